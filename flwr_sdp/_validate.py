@@ -1,0 +1,66 @@
+"""Checks of user input, shared by all packages.
+
+Every check is positive (``not lower < value``), so that NaN fails it, and every message names
+the field, the value and the range that would have been accepted.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    above: float = -math.inf,
+    below: float = math.inf,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+) -> float:
+    """Return `value` as a finite float inside the range, or raise ``ValueError``.
+
+    ``above`` and ``below`` exclude their end point; ``minimum`` and ``maximum`` include it.
+    """
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not (
+        is_number
+        and math.isfinite(value)
+        and above < value < below
+        and minimum <= value <= maximum
+    ):
+        raise ValueError(
+            f"{name} must be a finite number{_range(above, below, minimum, maximum)}; "
+            f"got {value!r}"
+        )
+    return float(value)
+
+
+def integer(name: str, value: Any, *, minimum: int, maximum: int | None = None) -> int:
+    """Return `value` as an int inside ``[minimum, maximum]``, or raise ``ValueError``."""
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not (is_integer and minimum <= value and (maximum is None or value <= maximum)):
+        upper = math.inf if maximum is None else maximum
+        raise ValueError(
+            f"{name} must be an integer{_range(-math.inf, math.inf, minimum, upper)}; got {value!r}"
+        )
+    return int(value)
+
+
+def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `options`, or raise ``ValueError``."""
+    if value not in options:
+        listed = ", ".join(repr(option) for option in options)
+        raise ValueError(f"{name} must be one of {listed}; got {value!r}")
+    return str(value)
+
+
+def _range(above: float, below: float, minimum: float, maximum: float) -> str:
+    bounds = [
+        f"{sign} {bound:g}"
+        for sign, bound in ((">", above), ("<", below), (">=", minimum), ("<=", maximum))
+        if math.isfinite(bound)
+    ]
+    return " " + " and ".join(bounds) if bounds else ""
