@@ -1,0 +1,6 @@
+"""Device side: what runs where the data is."""
+
+from flwr_sdp.clients.mod import SeparatedDPMod
+from flwr_sdp.clients.update import BATCH_NORM_STATISTICS, UpdateLayout
+
+__all__ = ["BATCH_NORM_STATISTICS", "SeparatedDPMod", "UpdateLayout"]

@@ -1,0 +1,273 @@
+"""Start a simulation, follow it, and leave its results in a folder."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import re
+import subprocess
+import threading
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w  # comes with flwr, as do typer and rich
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.superlink import LocalSuperLink
+
+_COMPLETED = "finished:completed"
+# A log line from which on the reader wants to see everything.
+_TROUBLE = re.compile(r"no reply leaves this device|Traceback \(most recent|\bERROR\b")
+_MAX_ECHOED_LINES = 120
+_RAY_PREFIX = re.compile(r"^(\x1b\[\d+m)?\(ClientAppActor pid=\d+\)(\x1b\[0m)? ?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulation:
+    """One call of ``flwr-sdp simulate``: where the app is, what it runs, where results go."""
+
+    app_dir: Path
+    config: dict[str, Any]
+    run_dir: Path
+    num_cpus: int
+    num_gpus: float
+
+    @classmethod
+    def prepare(
+        cls,
+        config_file: Path,
+        *,
+        overrides: list[str],
+        app_dir: Path | None,
+        output: Path,
+        num_cpus: int,
+        num_gpus: float,
+    ) -> Simulation:
+        """Check the call and create the folder of the run.
+
+        Raises
+        ------
+        CommandError
+            If something is missing, cannot be read, or names a key the app does not have.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise CommandError("Ray is not installed: pip install 'flwr-sdp[simulation]'")
+        changes = _read_toml(config_file)
+        for text in overrides:
+            changes.update(_parse_override(text))
+        root = _find_app(config_file if app_dir is None else app_dir / "pyproject.toml")
+        defaults = _read_toml(root / "pyproject.toml")["tool"]["flwr"]["app"].get("config", {})
+        unknown = sorted(set(changes) - set(defaults))
+        if unknown:
+            raise CommandError(
+                f"unknown key {unknown[0]!r}: the app at {root} has {', '.join(sorted(defaults))}"
+            )
+        run_dir = output.resolve() / config_file.stem / time.strftime("%Y%m%d-%H%M%S")
+        for attempt in range(1, 1000):
+            try:
+                run_dir.mkdir(parents=True)
+                break
+            except FileExistsError:
+                run_dir = run_dir.with_name(f"{run_dir.name.split('_')[0]}_{attempt}")
+        simulation = cls(
+            app_dir=root,
+            config={**defaults, **changes},
+            run_dir=run_dir,
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+        )
+        (run_dir / "config.toml").write_text(tomli_w.dumps(simulation.config))
+        return simulation
+
+    def run(self, *, with_baseline: bool) -> int:
+        """Run it, with the baseline after it if asked, and return the exit status."""
+        console = Console()
+        console.print(f"[bold]flwr-sdp simulate[/bold]  results in {self._shown(self.run_dir)}")
+        with LocalSuperLink(self.run_dir / "superlink.log") as superlink:
+            if not self._follow(superlink, console, baseline=bool(self.config.get("baseline"))):
+                return 1
+            if with_baseline and not self.config.get("baseline"):
+                if not self._follow(superlink, console, baseline=True):
+                    return 1
+        self._show_results(console)
+        return 0
+
+    def _follow(self, superlink: LocalSuperLink, console: Console, *, baseline: bool) -> bool:
+        """Submit one run and follow it to its end; return whether it completed."""
+        name = "baseline" if baseline else "private"
+        config = {**self.config, "baseline": baseline, "output-dir": str(self.run_dir)}
+        answer = superlink.flwr(
+            "run",
+            str(self.app_dir),
+            "--run-config",
+            " ".join(f"{key}={_toml_value(value)}" for key, value in config.items()),
+            "--federation-config",
+            f"num-supernodes={config.get('num-clients', 2)} "
+            f"client-resources-num-cpus={self.num_cpus} "
+            f"client-resources-num-gpus={self.num_gpus}",
+        )
+        run_id = str(answer["run-id"])
+        stream = superlink.stream_log(run_id)
+        reader = _LogReader(stream, self.run_dir / f"{name}.log", console)
+        metrics = self.run_dir / ("baseline-metrics.csv" if baseline else "metrics.csv")
+        try:
+            with Progress(
+                TextColumn("{task.description:8}"),
+                BarColumn(bar_width=30),
+                TextColumn("{task.fields[status]}"),
+                TimeElapsedColumn(),
+                console=console,
+            ) as progress:
+                bar = progress.add_task(
+                    name, total=config.get("num-server-rounds"), status="starting Ray"
+                )
+                while reader.is_running:
+                    _advance(progress, bar, metrics)
+                    reader.wait(0.2)
+                _advance(progress, bar, metrics)
+        except KeyboardInterrupt:
+            superlink.stop_run(run_id)
+            raise CommandError(f"stopped: what there is lies in {self.run_dir}", 130) from None
+        status, details = superlink.run_status(run_id)
+        if status != _COMPLETED:
+            console.print(
+                f"[red]the {name} run ended as {status}[/red] {details}\n"
+                f"the whole log: {self._shown(reader.path)}",
+                highlight=False,
+            )
+            return False
+        return True
+
+    def _show_results(self, console: Console) -> None:
+        from flwr_sdp.cli.plot import plot_accuracy
+
+        picture = plot_accuracy(self.run_dir)
+        report = _extract_report((self.run_dir / "private.log").read_text())
+        console.print()
+        if report:
+            console.print(report, highlight=False, markup=False)
+            (self.run_dir / "report.txt").write_text(report + "\n")
+        for file, name in (("metrics.csv", "private"), ("baseline-metrics.csv", "baseline")):
+            rows = _read_rows(self.run_dir / file)
+            if rows:
+                console.print(f"{name:8} accuracy {float(rows[-1]['accuracy']):.4f}")
+        if picture is not None:
+            console.print(f"picture  {self._shown(picture)}")
+
+    @staticmethod
+    def _shown(path: Path) -> str:
+        try:
+            return str(path.relative_to(Path.cwd()))
+        except ValueError:
+            return str(path)
+
+
+class _LogReader:
+    """Copies the log of a run to a file, and to the screen from the first trouble on."""
+
+    def __init__(self, stream: subprocess.Popen[str], path: Path, console: Console) -> None:
+        self.path = path
+        self._stream = stream
+        self._console = console
+        self._echoed = 0
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the run goes on."""
+        return self._thread.is_alive()
+
+    def wait(self, timeout: float) -> None:
+        """Wait for the end of the run, for `timeout` seconds at most."""
+        self._thread.join(timeout)
+
+    def _read(self) -> None:
+        assert self._stream.stdout is not None  # noqa: S101 - it was opened with a pipe
+        with self.path.open("w") as file:
+            for line in self._stream.stdout:
+                file.write(line)
+                file.flush()
+                if self._echoed or _TROUBLE.search(line):
+                    self._echo(line)
+        self._stream.wait()
+
+    def _echo(self, line: str) -> None:
+        self._echoed += 1
+        if self._echoed <= _MAX_ECHOED_LINES:
+            text = _RAY_PREFIX.sub("", line.rstrip("\n"))
+            self._console.print(text, style="red", highlight=False, markup=False)
+
+
+def _advance(progress: Progress, bar: Any, metrics: Path) -> None:
+    rows = _read_rows(metrics)
+    if not rows:
+        return
+    last = rows[-1]
+    status = f"round {last['round']}  accuracy {float(last['accuracy']):.3f}"
+    if last.get("cdp-epsilon"):
+        status += f"  central epsilon {float(last['cdp-epsilon']):.4g}"
+    progress.update(bar, completed=int(last["round"]), status=status)
+
+
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the complete rows of a CSV file that another process is writing."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
+
+
+def _extract_report(log: str) -> str:
+    """Return the privacy report as the server logged it."""
+    start = log.rfind("Privacy report")
+    if start < 0:
+        return ""
+    lines = log[start:].splitlines()
+    report = [lines[0]]
+    for line in lines[1:]:
+        if not line.startswith("  "):
+            break
+        report.append(line)
+    return "\n".join(report)
+
+
+def _find_app(start: Path) -> Path:
+    for folder in start.resolve().parents:
+        pyproject = folder / "pyproject.toml"
+        if pyproject.is_file() and "app" in _read_toml(pyproject).get("tool", {}).get("flwr", {}):
+            return folder
+    raise CommandError(f"no Flower app around {start}: pass the folder of one with --app")
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise CommandError(f"{path} is not valid TOML: {error}") from None
+
+
+def _parse_override(text: str) -> dict[str, Any]:
+    key, sign, value = text.partition("=")
+    if not (sign and key.strip()):
+        raise CommandError(f"--set wants KEY=VALUE; got {text!r}")
+    try:
+        return {key.strip(): tomllib.loads(f"value = {value}")["value"]}
+    except tomllib.TOMLDecodeError:
+        return {key.strip(): value.strip()}  # a bare word is a string
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, str):
+        if '"' in value:
+            raise CommandError(f"a run config value cannot hold a double quote; got {value!r}")
+        return f'"{value}"'
+    return json.dumps(value)

@@ -1,0 +1,1 @@
+"""The Flower App of this repository: private federated training, simulated on Ray."""

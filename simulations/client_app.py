@@ -1,0 +1,52 @@
+"""The simulated device: train locally, let the mod privatize what leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr_sdp.clients import SeparatedDPMod
+
+from simulations.settings import Settings
+from simulations.tasks import load_task
+
+app = ClientApp()
+
+_protect = SeparatedDPMod()
+
+
+def protect_unless_baseline(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
+    """Apply the mod, except in the baseline run that a simulation is compared with.
+
+    A device that is to be shipped has no such switch: it attaches the mod itself.
+    """
+    if context.run_config["baseline"]:
+        return call_next(message, context)
+    return _protect(message, context, call_next)
+
+
+@app.train(mods=[protect_unless_baseline])
+def train(message: Message, context: Context) -> Message:
+    """Train the received model on this client's data."""
+    torch.set_num_threads(1)  # the workers share the cores among them
+    settings = Settings.from_run_config(context.run_config)
+    task = load_task(settings.task, seed=settings.seed, num_clients=settings.num_clients)
+    model = task.local_update(
+        next(iter(message.content.array_records.values())),
+        partition=int(context.node_config["partition-id"]),
+        steps=settings.local_steps,
+        learning_rate=settings.local_learning_rate,
+    )
+    metrics = MetricRecord({"num-examples": 1})
+    return Message(RecordDict({"arrays": model, "metrics": metrics}), reply_to=message)
+
+
+@app.query()
+def partition(message: Message, context: Context) -> Message:
+    """Tell which partition this simulated node is; Flower draws node ids anew for every run."""
+    answer = MetricRecord({"partition-id": int(context.node_config["partition-id"])})
+    return Message(RecordDict({"partition": answer}), reply_to=message)

@@ -1,0 +1,1 @@
+"""What carries messages between the server and the simulated clients."""

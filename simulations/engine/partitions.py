@@ -1,0 +1,102 @@
+"""A grid whose nodes come in the order of their partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from flwr_sdp.strategies.cohort import wait_for_nodes
+
+_PULL_INTERVAL = 0.02
+
+
+class PartitionGrid(Grid):
+    """A grid that lists its nodes by partition, so that a seeded cohort is the same in every run.
+
+    Flower draws node ids at random for each run; the partition of a node is what stays.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid Flower handed to the ServerApp.
+    num_clients : int
+        How many nodes the run was configured for.
+    timeout : float
+        Seconds to wait until so many are connected, and then again until they have answered.
+
+    Raises
+    ------
+    ValueError
+        If another number of nodes is connected, with the option to change.
+    RuntimeError
+        If a node does not tell its partition.
+    """
+
+    def __init__(self, grid: Grid, num_clients: int, timeout: float = 60.0) -> None:
+        if hasattr(grid, "pull_interval"):
+            grid.pull_interval = _PULL_INTERVAL  # Flower's 0.1 s is felt in short rounds
+        self._grid = grid
+        try:
+            node_ids = wait_for_nodes(grid, num_clients, timeout=min(timeout, 15.0))
+        except TimeoutError:
+            node_ids = list(grid.get_node_ids())
+        if len(node_ids) != num_clients:
+            raise ValueError(
+                f"num-clients is {num_clients}, but the federation has {len(node_ids)} nodes: pass "
+                f'--federation-config "num-supernodes={num_clients}" to flwr run'
+            )
+        self._node_ids = self._by_partition(node_ids, timeout)
+
+    def _by_partition(self, node_ids: list[int], timeout: float) -> list[int]:
+        questions = [Message(RecordDict(), node_id, MessageType.QUERY) for node_id in node_ids]
+        partition_of: dict[int, int] = {}
+        for reply in self._grid.send_and_receive(questions, timeout=timeout):
+            if reply.has_error():
+                raise RuntimeError(f"a node could not tell its partition: {reply.error.reason}")
+            record = reply.content.metric_records["partition"]
+            partition_of[reply.metadata.src_node_id] = int(str(record["partition-id"]))
+        if len(partition_of) != len(node_ids):
+            raise RuntimeError(
+                f"only {len(partition_of)} of {len(node_ids)} nodes answered within {timeout:g} s"
+            )
+        return sorted(node_ids, key=partition_of.__getitem__)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes, in the order of their partitions."""
+        return list(self._node_ids)
+
+    @property
+    def run(self) -> Any:
+        """Return the run."""
+        return self._grid.run
+
+    def set_run(self, run: Any) -> None:
+        """Set the run."""
+        self._grid.set_run(run)
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message (deprecated in Flower)."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull replies."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Push messages and wait for the replies."""
+        return self._grid.send_and_receive(messages, timeout=timeout)

@@ -1,0 +1,156 @@
+"""The simulated server: train privately, evaluate, report."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+from flwr.serverapp.strategy import FedAvg
+from flwr_sdp import SeparatedMechanism
+from flwr_sdp.strategies import ClipAndNoise, PrivacyReport
+
+from simulations.engine.partitions import PartitionGrid
+from simulations.settings import Settings
+from simulations.tasks import Task, load_task
+
+app = ServerApp()
+
+_log = logging.getLogger("flwr")
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one training run as its run config says."""
+    settings = Settings.from_run_config(context.run_config)
+    run_training(PartitionGrid(grid, settings.num_clients), settings)
+
+
+def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
+    """Train on any grid; return the final accuracy and the privacy report."""
+    task = load_task(settings.task, seed=settings.seed, num_clients=settings.num_clients)
+    model = task.initial_model()
+    strategy = _strategy(settings, model)
+    recorder = _Recorder(task, strategy, settings)
+    try:
+        strategy.start(
+            grid, model, num_rounds=settings.num_rounds, evaluate_fn=recorder.evaluate
+        )
+    except PrivacyBudgetExhausted as stop:
+        _log.warning("training stopped: %s", stop)
+    report = _report(strategy, settings, model)
+    _log.info("\n%s", report.to_text())
+    if settings.output_dir is not None:
+        facts = {**report.to_dict(), "task": settings.task, "final_accuracy": recorder.accuracy}
+        path = settings.output_dir / f"{_stem(settings, 'report')}.json"
+        path.write_text(json.dumps(facts, indent=2) + "\n")
+    return recorder.accuracy, report
+
+
+def _strategy(settings: Settings, model: ArrayRecord) -> ClipAndNoise:
+    optimizer = FedAvg(fraction_evaluate=0.0)
+    if settings.baseline:
+        return ClipAndNoise(
+            optimizer,
+            clip_norm=math.inf,
+            noise_multiplier=0.0,
+            sampling_rate=settings.sampling_rate,
+            server_learning_rate=settings.server_learning_rate,
+            require_local_dp=False,
+            seed=settings.seed,
+            population=settings.num_clients,
+        )
+    clip_norm = settings.clip_norm
+    if clip_norm is None:  # the largest norm a report can have: nothing is projected
+        mechanism = SeparatedMechanism.from_budget(
+            _dim(model),
+            settings.budget,
+            settings.max_norm * settings.local_learning_rate,
+            rule=settings.rule,
+        )
+        # Replies are rounded to float32: without the slack, rounding alone would be projected.
+        clip_norm = mechanism.max_output_norm * (1.0 + 1e-4)
+    return ClipAndNoise(
+        optimizer,
+        clip_norm=clip_norm,
+        noise_multiplier=settings.noise_multiplier,
+        sampling_rate=settings.sampling_rate,
+        server_learning_rate=settings.server_learning_rate,
+        max_epsilon=settings.max_epsilon,
+        seed=settings.seed,
+        population=settings.num_clients,
+        delta=settings.delta,
+    )
+
+
+def _report(strategy: ClipAndNoise, settings: Settings, model: ArrayRecord) -> PrivacyReport:
+    report = replace(strategy.report(), dim=_dim(model))
+    if report.central is None or settings.projected_population is None:
+        return report
+    projection = report.central.projected(
+        population=settings.projected_population,
+        noise_multiplier=settings.projected_noise_multiplier,
+        delta=settings.projected_delta,
+    )
+    return replace(report, projections=(projection,))
+
+
+def _dim(model: ArrayRecord) -> int:
+    return sum(math.prod(array.shape) for array in model.values())
+
+
+def _stem(settings: Settings, name: str) -> str:
+    return f"baseline-{name}" if settings.baseline else name
+
+
+class _Recorder:
+    """Evaluates every round and writes it down as it comes: one row of ``metrics.csv``."""
+
+    COLUMNS = (
+        "round",
+        "accuracy",
+        "loss",
+        "cdp-epsilon",
+        "cohort",
+        "replies",
+        "failures",
+        "refused",
+        "fraction-projected",
+        "mean-norm",
+        "noise-norm",
+        "seconds",
+    )
+
+    def __init__(self, task: Task, strategy: ClipAndNoise, settings: Settings) -> None:
+        self._task = task
+        self._strategy = strategy
+        self._fail_fast = settings.fail_fast
+        self.accuracy = math.nan
+        self._path: Path | None = None
+        if settings.output_dir is not None:
+            self._path = settings.output_dir / f"{_stem(settings, 'metrics')}.csv"
+            with self._path.open("w", newline="") as file:
+                csv.writer(file).writerow(self.COLUMNS)
+
+    def evaluate(self, server_round: int, model: ArrayRecord) -> MetricRecord:
+        """Evaluate `model`; stop the run if a client failed and the run is to fail fast."""
+        last = self._strategy.last_round if server_round > 0 else {}
+        scores = self._task.evaluate(model)
+        self.accuracy = scores["accuracy"]
+        row: dict[str, Any] = {"round": server_round, **scores, **last}
+        if self._path is not None:
+            with self._path.open("a", newline="") as file:
+                csv.DictWriter(file, self.COLUMNS, extrasaction="ignore").writerow(row)
+        if self._fail_fast and last.get("failures", 0):
+            raise RuntimeError(
+                f"{last['failures']} client(s) failed in round {server_round}: the traceback and "
+                "the partition of each are above (fail-fast = false goes on without them)"
+            )
+        return MetricRecord(scores)

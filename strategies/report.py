@@ -1,0 +1,226 @@
+"""The privacy report: who is protected against whom, by which numbers, with which exceptions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from flwr_sdp.reconstruction import log_breach_bound
+from flwr_sdp.strategies.accountants import poisson_event, poisson_rdp_accountant
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalGuarantee:
+    """Pure local differential privacy of one report, direction and magnitude apart."""
+
+    epsilon_direction: float
+    epsilon_magnitude: float
+
+    @property
+    def epsilon_per_report(self) -> float:
+        """Local epsilon of one report."""
+        return self.epsilon_direction + self.epsilon_magnitude
+
+    def widened(self, other: LocalGuarantee) -> LocalGuarantee:
+        """Return the weaker of the two guarantees, part by part."""
+        return replace(
+            self,
+            epsilon_direction=max(self.epsilon_direction, other.epsilon_direction),
+            epsilon_magnitude=max(self.epsilon_magnitude, other.epsilon_magnitude),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CentralGuarantee:
+    """(epsilon, delta)-differential privacy of the released models, and what it rests on."""
+
+    epsilon: float
+    delta: float
+    releases: int
+    accountant: str
+    noise_multiplier: float
+    clip_norm: float
+    sampling_rate: float
+    population: int
+
+    def projected(
+        self, *, population: int, noise_multiplier: float, delta: float
+    ) -> CentralGuarantee:
+        """Return the guarantee the same noise would give in a larger population.
+
+        The paper's way of reporting: the noise on the *average* stays as it was in the run, and the
+        cohort grows until that noise is `noise_multiplier` times the clip norm on the sum. The
+        figure is projected, not run: report it as such.
+        """
+        noise_on_average = self.noise_multiplier / (self.sampling_rate * self.population)
+        cohort = noise_multiplier / noise_on_average
+        if not cohort <= population:
+            raise ValueError(
+                f"population must be at least the cohort {cohort:.0f} that the projection needs; "
+                f"got {population}"
+            )
+        event = poisson_event(
+            noise_multiplier=noise_multiplier,
+            sampling_rate=cohort / population,
+            population=population,
+        )
+        accountant = poisson_rdp_accountant(population=population, delta=delta)
+        accountant.compose(event, self.releases)
+        spent = accountant.get_privacy_spent()
+        return replace(
+            self,
+            epsilon=spent.epsilon,
+            delta=delta,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=event.sample_size / population,
+            population=population,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrivacyReport:
+    """What a training run guarantees. Local and central epsilons are never summed.
+
+    Attributes
+    ----------
+    rounds : int
+        Models released.
+    local : LocalGuarantee or None
+        None if any reply without local privacy was used.
+    central : CentralGuarantee or None
+        None if there was no noise, or it could have been predicted.
+    projections : tuple[CentralGuarantee, ...]
+        What the same noise would give in larger populations; never a claim about this run.
+    dim : int or None
+        Coordinates of an update, for the statement on reconstruction.
+    exceptions : tuple[str, ...]
+        Everything that a reader of the numbers has to know besides.
+    """
+
+    rounds: int
+    local: LocalGuarantee | None
+    central: CentralGuarantee | None
+    exceptions: tuple[str, ...] = ()
+    projections: tuple[CentralGuarantee, ...] = ()
+    dim: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON-ready values."""
+        report: dict[str, Any] = {
+            "schema": SCHEMA_VERSION,
+            "unit": "one client: all it holds, in all rounds it takes part in",
+            "rounds": self.rounds,
+            "local": None,
+            "central": None,
+            "central_projected": [
+                {**_central_dict(projection), "status": "projected, not run"}
+                for projection in self.projections
+            ],
+            "reconstruction": None,
+            "exceptions": list(self.exceptions),
+        }
+        if self.local is not None:
+            report["local"] = {
+                "against": "whoever sees a report on its way to the server or at the server",
+                "adjacency": "any two data sets of one client (pure local differential privacy)",
+                "epsilon_direction": self.local.epsilon_direction,
+                "epsilon_magnitude": self.local.epsilon_magnitude,
+                "epsilon_per_report": self.local.epsilon_per_report,
+                "max_reports_per_client": self.rounds,
+                "epsilon_total": self.rounds * self.local.epsilon_per_report,
+                "composition": "basic, for a client in every cohort",
+            }
+            if self.dim is not None and self.dim >= 2:
+                report["reconstruction"] = self._reconstruction(self.dim)
+        if self.central is not None:
+            report["central"] = {**_central_dict(self.central), "status": "run"}
+        return report
+
+    def to_json(self) -> str:
+        """Return the report as indented JSON."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    def to_text(self) -> str:
+        """Return the report for people, in at most 80 columns or so."""
+        lines = ["Privacy report", f"  unit      one client, over {self.rounds} rounds"]
+        if self.local is None:
+            lines.append("  local     NONE: reports were used that no mechanism had privatized")
+        else:
+            lines += [
+                "  local     against whoever sees a report (pure local DP)",
+                f"            epsilon {self.local.epsilon_per_report:.6g} a report = "
+                f"{self.local.epsilon_direction:.6g} direction + "
+                f"{self.local.epsilon_magnitude:.6g} magnitude",
+                f"            epsilon {self.rounds * self.local.epsilon_per_report:.6g} in total, "
+                "for a client in every cohort",
+            ]
+            if self.dim is not None and self.dim >= 2:
+                lines += [f"            {line}" for line in self._reconstruction_lines(self.dim)]
+        if self.central is None:
+            lines.append("  central   NONE")
+        else:
+            lines += _central_lines("  central   RUN: ", self.central)
+        for projection in self.projections:
+            lines += _central_lines("            PROJECTED, not run: ", projection)
+        lines += [f"  note      {text}" for text in self.exceptions]
+        return "\n".join(lines)
+
+    def _reconstruction(self, dim: int) -> dict[str, Any]:
+        local = self.local
+        if local is None:
+            raise ValueError("no reconstruction bound without a local guarantee")
+        bound = {
+            scope: log_breach_bound(
+                epsilon=epsilon, dim_target=dim, tolerance=_TOLERANCE, rule="tight"
+            )
+            for scope, epsilon in (
+                ("one_report", local.epsilon_per_report),
+                ("all_reports", self.rounds * local.epsilon_per_report),
+            )
+        }
+        return {
+            "target": "direction of the update, to an onlooker with a uniform prior over directions",
+            "dim_target": dim,
+            "cosine": _TOLERANCE,
+            "log_probability_one_report": min(bound["one_report"], 0.0),
+            "log_probability_all_reports": min(bound["all_reports"], 0.0),
+        }
+
+    def _reconstruction_lines(self, dim: int) -> list[str]:
+        facts = self._reconstruction(dim)
+        return [
+            f"an onlooker with a uniform prior recovers the update to cosine {_TOLERANCE:g}",
+            f"with probability at most {_probability(facts['log_probability_one_report'])} from one "
+            f"report, {_probability(facts['log_probability_all_reports'])} from all",
+        ]
+
+
+_TOLERANCE = 0.5
+
+
+def _probability(log_probability: float) -> str:
+    if log_probability >= 0.0:
+        return "1 (no protection)"
+    return f"10^{log_probability / 2.302585092994046:.3g}"
+
+
+def _central_dict(guarantee: CentralGuarantee) -> dict[str, Any]:
+    return {
+        "against": "whoever sees the models",
+        "adjacency": "add or remove one client",
+        "sampling": "poisson",
+        **asdict(guarantee),
+    }
+
+
+def _central_lines(label: str, guarantee: CentralGuarantee) -> list[str]:
+    return [
+        f"{label}epsilon {guarantee.epsilon:.4g} at delta {guarantee.delta:g} against whoever "
+        "sees the models",
+        f"            {guarantee.releases} releases, population {guarantee.population:,}, Poisson "
+        f"rate {guarantee.sampling_rate:g}, noise multiplier {guarantee.noise_multiplier:.4g} "
+        f"({guarantee.accountant})",
+    ]

@@ -1,0 +1,270 @@
+"""ScalarDP: against the oracle, against its exact finite law, and its samples against that law."""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_sdp import ScalarDP, seeded_generator
+from tests.statistics_helpers import (
+    PROPERTY,
+    assert_counts,
+    assert_detects,
+    assert_mean_close,
+    load_oracle,
+)
+
+CASES = load_oracle("scalar")["scalar_dp"]
+each_case = pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"eps{case['eps']}-k{case['k']}-r{case['r_max']}"
+)
+close = {"rel": 1e-9, "abs": 0}
+
+
+def of_case(case):
+    return ScalarDP(
+        epsilon=float(case["eps"]), num_bins=case["k"], max_norm=float(case["r_max"])
+    )
+
+
+# ------------------------------------------------------------------ against the oracle
+@each_case
+def test_constants_match_oracle(case):
+    mechanism = of_case(case)
+    assert mechanism.step == pytest.approx(float(case["a"]), **close)
+    assert mechanism.offset == pytest.approx(float(case["b"]), **close)
+    assert mechanism.min_output == pytest.approx(float(case["z_min"]), **close)
+    assert mechanism.max_output == pytest.approx(float(case["z_max"]), **close)
+
+
+@each_case
+def test_variance_matches_oracle(case):
+    mechanism = of_case(case)
+    for point in case["points"]:
+        assert mechanism.variance(float(point["r"])) == pytest.approx(float(point["var"]), **close)
+
+
+@each_case
+def test_number_of_bins(case):
+    if case["k_is_ceil_exp_eps_over_3"]:
+        mechanism = ScalarDP.from_epsilon(float(case["eps"]), float(case["r_max"]))
+        assert mechanism == of_case(case)
+
+
+def test_number_of_bins_at_epsilon_ten():
+    """ceil(e^(10/3)) = 29; the exponent 2 eps / 3 that the paper prints beside 29 gives 786."""
+    assert ScalarDP.from_epsilon(10.0, 5.0).num_bins == 29
+
+
+def test_number_of_bins_is_held_at_large_epsilon():
+    assert ScalarDP.from_epsilon(80.0, 1.0).num_bins == math.ceil(math.exp(80.0 / 3.0))
+    for epsilon in (83.1, 84.0, 1e4, 1e300):
+        assert ScalarDP.from_epsilon(epsilon, 1.0).num_bins == 2**40
+
+
+# ------------------------------------------------------------------ the exact law
+def rounding_law(mechanism, r):
+    """Return the probabilities of J, the grid index that `r` is rounded to."""
+    bins = mechanism.num_bins
+    position = bins * min(max(r, 0.0), mechanism.max_norm) / mechanism.max_norm
+    law = np.zeros(bins + 1)
+    low = min(int(position), bins - 1)
+    law[low], law[low + 1] = 1.0 - (position - low), position - low
+    return law
+
+
+def response_matrix(epsilon, bins):
+    """Return P(J-hat = j | J = i): the true index with weight e^eps, any other with weight 1."""
+    odds = np.exp(-epsilon)
+    return (np.full((bins + 1, bins + 1), odds) + (1 - odds) * np.eye(bins + 1)) / (1 + bins * odds)
+
+
+def output_law(mechanism, r):
+    """Return all outputs of the mechanism at `r` and their probabilities, by enumeration."""
+    bins, epsilon = mechanism.num_bins, mechanism.epsilon
+    law = rounding_law(mechanism, r) @ response_matrix(epsilon, bins)
+    step = (math.exp(epsilon) + bins) / math.expm1(epsilon) * mechanism.max_norm / bins
+    offset = bins * (bins + 1) / (2 * (math.exp(epsilon) + bins))
+    return step * (np.arange(bins + 1) - offset), law
+
+
+MECHANISMS = [
+    ScalarDP(epsilon=0.1, num_bins=1, max_norm=1.0),
+    ScalarDP.from_epsilon(0.5, 5.0),
+    ScalarDP(epsilon=1.0, num_bins=7, max_norm=0.3),
+    ScalarDP.from_epsilon(2.0, 1.0),
+    ScalarDP.from_epsilon(5.0, 2.0),
+    ScalarDP.from_epsilon(10.0, 5.0),
+    ScalarDP(epsilon=10.0, num_bins=200, max_norm=1e-3),
+]
+each_mechanism = pytest.mark.parametrize(
+    "mechanism", MECHANISMS, ids=lambda m: f"eps{m.epsilon:g}-k{m.num_bins}"
+)
+SHARES = [-1.0, 0.0, 1e-6, 0.1, 0.25, 1 / 3, 0.5, 0.77, 0.999, 1.0, 3.0]
+
+
+def worst_log_ratio(laws):
+    logs = np.log(np.array(laws))
+    return np.max(logs.max(axis=0) - logs.min(axis=0))
+
+
+@each_mechanism
+def test_probability_ratio(mechanism):
+    """Over all pairs of inputs and all outputs, the largest ratio is e^epsilon exactly.
+
+    The mutants round the index without randomized response of its own, and keep the index with
+    a probability that a uniform index is added to.
+    """
+    grid = [share * mechanism.max_norm for share in SHARES]
+    laws = [output_law(mechanism, r)[1] for r in grid]
+    for law in laws:
+        assert law.sum() == pytest.approx(1.0, rel=1e-12)
+    assert worst_log_ratio(laws) <= mechanism.epsilon * (1 + 1e-12)
+    assert worst_log_ratio(laws) == pytest.approx(mechanism.epsilon, rel=1e-9)
+    bins, keep = mechanism.num_bins, math.exp(mechanism.epsilon)
+    share = keep / (keep + bins)
+    wrong = share * np.eye(bins + 1) + (1 - share) / (bins + 1)
+    assert worst_log_ratio([law @ wrong for law in np.eye(bins + 1)]) > mechanism.epsilon
+
+
+@each_mechanism
+@pytest.mark.parametrize("share", SHARES)
+def test_moments_of_the_exact_law(share, mechanism):
+    r = share * mechanism.max_norm
+    values, law = output_law(mechanism, r)
+    mean = law @ values
+    clipped = min(max(r, 0.0), mechanism.max_norm)
+    assert mean == pytest.approx(clipped, rel=1e-9, abs=1e-12 * mechanism.max_output)
+    assert mechanism.variance(r) == pytest.approx(law @ (values - mean) ** 2, rel=1e-9)
+    assert mechanism.min_output == pytest.approx(values.min(), rel=1e-9)
+    assert mechanism.max_output == pytest.approx(np.abs(values).max(), rel=1e-9)
+
+
+# ------------------------------------------------------------------ samples
+DRAWN = [MECHANISMS[i] for i in (0, 3, 4, 5)]
+
+
+@cache
+def samples(mechanism, share, drawn_from=None):
+    rng = seeded_generator(40, repr(mechanism), str(share))
+    r = share * mechanism.max_norm
+    source = drawn_from or mechanism
+    return np.array([source.privatize(r, rng) for _ in range(4000)])
+
+
+def check_law(mechanism, share, outputs):
+    values, law = output_law(mechanism, share * mechanism.max_norm)
+    indices = np.rint((outputs - values[0]) / (values[1] - values[0])).astype(int)
+    np.testing.assert_allclose(outputs, values[indices], atol=1e-9 * values[-1])
+    assert_counts(np.bincount(indices, minlength=len(law)), law)
+
+
+def check_moments(mechanism, share, outputs):
+    r = min(max(share, 0.0), 1.0) * mechanism.max_norm
+    assert_mean_close(outputs, r)
+    assert_mean_close((outputs - r) ** 2, mechanism.variance(r))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.28, 1.0, 2.0])
+@pytest.mark.parametrize("mechanism", DRAWN, ids=lambda m: f"eps{m.epsilon:g}")
+def test_samples(mechanism, share):
+    """4,000 draws: chi-square test of the outputs, mean, variance; false alarms: 2e-6 a case."""
+    outputs = samples(mechanism, share)
+    check_law(mechanism, share, outputs)
+    check_moments(mechanism, share, outputs)
+
+
+class AlwaysRoundsDown(ScalarDP):
+    """The mutant that rounds to the grid point below."""
+
+    __slots__ = ()
+
+    def _position(self, r):
+        return float(math.floor(super()._position(r)))
+
+
+@pytest.mark.parametrize("mechanism", DRAWN[1:], ids=lambda m: f"eps{m.epsilon:g}")
+def test_sample_mutants(mechanism):
+    """Each of a wrong budget, a wrong rounding and a wrong scale is noticed by its check."""
+    epsilon, bins, most = mechanism.epsilon, mechanism.num_bins, mechanism.max_norm
+    parameters = {"num_bins": bins, "max_norm": most}
+    louder = ScalarDP(epsilon=0.7 * epsilon, **parameters)
+    # On the grid of the true mechanism, so that only the probabilities differ.
+    indices = np.rint(samples(mechanism, 0.28, louder) / louder.step + louder.offset)
+    regridded = mechanism.step * (indices - mechanism.offset)
+    assert_detects(check_law, mechanism, 0.28, regridded)
+    down = AlwaysRoundsDown(epsilon=epsilon, **parameters)
+    assert_detects(check_law, mechanism, 0.28, samples(mechanism, 0.28, down))
+    assert_detects(check_moments, mechanism, 1.0, 1.15 * samples(mechanism, 1.0))
+
+
+def test_samples_of_a_fine_grid():
+    """4,000 draws at epsilon 40, k = 617,000: mean and variance; false alarms: 1.2e-6."""
+    mechanism = ScalarDP.from_epsilon(40.0, 1.0)
+    outputs = samples(mechanism, 0.123456789)
+    assert_mean_close(outputs, 0.123456789, variance=mechanism.variance(0.123456789))
+    assert np.max(np.abs(outputs - 0.123456789)) <= 1.5 * mechanism.step
+
+
+def test_outputs_are_not_clipped():
+    """Some outputs are negative and some exceed the range; clipping them would be a bias."""
+    mechanism = ScalarDP.from_epsilon(0.5, 1.0)
+    outputs = samples(mechanism, 0.5)
+    assert outputs.min() == pytest.approx(mechanism.min_output)
+    assert outputs.max() == pytest.approx(mechanism.max_output)
+    assert outputs.min() < 0.0
+    assert outputs.max() > mechanism.max_norm
+    assert_detects(assert_mean_close, np.clip(samples(mechanism, 0.0), 0.0, 1.0), 0.0)
+
+
+def test_numbers_out_of_range_are_clipped():
+    """A number out of range gives the very output that the end of the range gives."""
+    mechanism = ScalarDP.from_epsilon(3.0, 2.0)
+    for outside, end in ((-1.0, 0.0), (-1e300, 0.0), (2.5, 2.0), (1e300, 2.0)):
+        for seed in range(20):
+            output = mechanism.privatize(outside, seeded_generator(41, seed))
+            assert output == mechanism.privatize(end, seeded_generator(41, seed))
+
+
+def test_any_number_type_is_taken():
+    mechanism = ScalarDP.from_epsilon(3.0, 2.0)
+    expected = mechanism.privatize(1.0, seeded_generator(42))
+    for r in (1, np.float32(1.0), np.int64(1)):
+        assert mechanism.privatize(r, seeded_generator(42)) == expected
+    assert isinstance(mechanism.privatize(0.3), float)
+
+
+# ------------------------------------------------------------------ limits
+@PROPERTY
+@given(
+    epsilon=st.floats(math.log(1e-3), math.log(2e4)).map(math.exp),
+    max_norm=st.floats(-20.0, 20.0).map(lambda power: 10.0**power),
+    share=st.floats(0.0, 1.0),
+)
+def test_everything_is_finite(epsilon, max_norm, share):
+    mechanism = ScalarDP.from_epsilon(epsilon, max_norm)
+    r = share * max_norm
+    variance = mechanism.variance(r)
+    assert math.isfinite(variance)
+    assert variance >= 0.0
+    assert 0.0 < mechanism.step < math.inf
+    assert mechanism.min_output <= 0.0
+    assert max_norm * (1 - 1e-12) <= mechanism.max_output < math.inf
+    assert -mechanism.min_output <= mechanism.max_output
+    output = mechanism.privatize(r, seeded_generator(43))
+    assert mechanism.min_output * (1 + 1e-9) <= output <= mechanism.max_output * (1 + 1e-9)
+
+
+@PROPERTY
+@given(
+    max_norm=st.floats(1e-300, 1e300),
+    bins=st.integers(1, 2**40),
+)
+def test_the_end_of_the_range_stays_on_the_grid(max_norm, bins):
+    """k r / r_max must not round above k."""
+    mechanism = ScalarDP(epsilon=2e4, num_bins=bins, max_norm=max_norm)
+    output = mechanism.privatize(max_norm, seeded_generator(44))
+    assert output == pytest.approx(max_norm, rel=1e-12)
