@@ -74,9 +74,9 @@ class SeparatedDPMod:
     private in everything the device holds, between any two data sets, of any size. Its size,
     keys, shapes and dtypes are those of the received model. The time it takes is not protected.
 
-    **It fails closed.** Whatever goes wrong (the app raises, replies with an error, other keys, NaN),
-    no number computed from the data leaves: the reply is an error with a fixed text, and the
-    traceback goes to the device's own log. A non-finite update is released as a zero update.
+    **It fails closed.** Whatever goes wrong (the app raises, replies with an error, changes keys or
+    shapes), no number computed from the data leaves: the reply is an error with a fixed text, and
+    the traceback goes to the device's own log. A non-finite update is released as a zero update.
 
     **Other messages** (evaluate, query): arrays are refused, metrics are dropped unless named in
     `released_metrics`, and errors are replaced as above.
@@ -114,9 +114,7 @@ class SeparatedDPMod:
             )
         self._rng = rng
 
-    def __call__(
-        self, message: Message, context: Context, call_next: ClientAppCallable
-    ) -> Message:
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message with nothing but private numbers."""
         try:
             if message.metadata.message_type.split(".")[0] == MessageType.TRAIN:

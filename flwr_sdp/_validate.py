@@ -26,14 +26,10 @@ def number(
     """
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not (
-        is_number
-        and math.isfinite(value)
-        and above < value < below
-        and minimum <= value <= maximum
+        is_number and math.isfinite(value) and above < value < below and minimum <= value <= maximum
     ):
         raise ValueError(
-            f"{name} must be a finite number{_range(above, below, minimum, maximum)}; "
-            f"got {value!r}"
+            f"{name} must be a finite number{_range(above, below, minimum, maximum)}; got {value!r}"
         )
     return float(value)
 

@@ -100,9 +100,7 @@ class ScalarDP:
         spread = (1.0 - share) * fraction * (1.0 - fraction)
         # Var of the mixture; position * (k - position) enters negatively but never dominates.
         mixture = (
-            k * (2 * k + 1) / 6.0
-            - (1.0 - share) * position * (k - position)
-            - share * k * k / 4.0
+            k * (2 * k + 1) / 6.0 - (1.0 - share) * position * (k - position) - share * k * k / 4.0
         )
         return self.step**2 * (spread + share * mixture)
 

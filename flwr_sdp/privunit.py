@@ -28,7 +28,7 @@ Rule = Literal["tight", "paper"]
 RULES: tuple[Rule, ...] = ("tight", "paper")
 
 _UNIT_TOLERANCE = 1e-3
-# Below this dimension g - <g, u>u is formed in float64; above, its norm follows from |g| and <g, u>.
+# Up to this dimension g - <g,u>u is formed in float64; above, its norm follows from |g| and <g,u>.
 _SMALL_DIM = 4096
 
 
@@ -216,7 +216,7 @@ class PrivUnit:
             unit /= math.sqrt(float(np.dot(unit, unit)))
             out[:] = length * (dot * unit + math.sqrt(1.0 - dot * dot) * _orthogonal(unit, rng))
             return
-        # V = dot * u + sqrt(1 - dot^2) * (g - <g,u>u) / |g - <g,u>u|, as one combination of g and u.
+        # V = dot u + sqrt(1 - dot^2) (g - <g,u>u) / |g - <g,u>u|, as one combination of g and u.
         square = along = 0.0
         for start in range(0, vector.size, BLOCK):
             noise = out[start : start + BLOCK]

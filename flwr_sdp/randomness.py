@@ -139,9 +139,7 @@ class KeystreamGenerator:
         angle = angle_words.astype(dtype)
         angle *= dtype(angle_unit)
         np.multiply(radius, np.cos(angle), out=out[:pairs])
-        np.multiply(
-            radius[: out.size - pairs], np.sin(angle[: out.size - pairs]), out=out[pairs:]
-        )
+        np.multiply(radius[: out.size - pairs], np.sin(angle[: out.size - pairs]), out=out[pairs:])
 
     # ------------------------------------------------------------------ one process, one stream
     def _rekey(self, key: bytes) -> None:

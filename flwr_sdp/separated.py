@@ -94,7 +94,7 @@ class SeparatedMechanism:
     ) -> SeparatedMechanism:
         """Return the mechanism for vectors of `dim` coordinates that spends at most `budget`.
 
-        `rule` is that of :meth:`PrivUnit.from_epsilon`; the magnitude is :meth:`ScalarDP.from_epsilon`.
+        The parts are :meth:`PrivUnit.from_epsilon` under `rule` and :meth:`ScalarDP.from_epsilon`.
         """
         return cls(
             direction=PrivUnit.from_epsilon(dim, budget.epsilon_direction, rule=rule),

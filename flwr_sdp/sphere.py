@@ -194,7 +194,7 @@ def _tail_over_moment(dim: int, threshold: float) -> float:
 def _band_probability(dim: int, threshold: float) -> float:
     """Return P(0 <= T < threshold) for a threshold below about ``1/sqrt(dim)``."""
     angle = math.asin(threshold) * _NODES
-    integrand = np.exp((dim - 2) / 2 * np.log1p(-np.sin(angle) ** 2))
+    integrand = np.exp((dim - 2) / 2 * np.log1p(-(np.sin(angle) ** 2)))
     constant = math.exp(log_density_constant(dim))
     return float(constant * math.asin(threshold) * np.dot(_WEIGHTS, integrand))
 

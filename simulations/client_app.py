@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_sdp.clients import SeparatedDPMod
 
+from flwr_sdp.clients import SeparatedDPMod
 from simulations.settings import Settings
 from simulations.tasks import load_task
 

@@ -14,9 +14,9 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg
+
 from flwr_sdp import SeparatedMechanism
 from flwr_sdp.strategies import ClipAndNoise, PrivacyReport
-
 from simulations.engine.partitions import PartitionGrid
 from simulations.settings import Settings
 from simulations.tasks import Task, load_task
@@ -40,9 +40,7 @@ def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
     strategy = _strategy(settings, model)
     recorder = _Recorder(task, strategy, settings)
     try:
-        strategy.start(
-            grid, model, num_rounds=settings.num_rounds, evaluate_fn=recorder.evaluate
-        )
+        strategy.start(grid, model, num_rounds=settings.num_rounds, evaluate_fn=recorder.evaluate)
     except PrivacyBudgetExhausted as stop:
         _log.warning("training stopped: %s", stop)
     report = _report(strategy, settings, model)
@@ -153,4 +151,4 @@ class _Recorder:
                 f"{last['failures']} client(s) failed in round {server_round}: the traceback and "
                 "the partition of each are above (fail-fast = false goes on without them)"
             )
-        return MetricRecord(scores)
+        return MetricRecord({**scores})

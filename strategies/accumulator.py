@@ -32,9 +32,7 @@ class ClippedSum:
             name: array.numpy() for name, array in model.items()
         }
         self._names = tuple(
-            name
-            for name, array in self._model.items()
-            if np.issubdtype(array.dtype, np.floating)
+            name for name, array in self._model.items() if np.issubdtype(array.dtype, np.floating)
         )
         self._clip_norm = clip_norm
         self._sum = np.zeros(sum(self._model[name].size for name in self._names))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from flwr.app import (
@@ -154,8 +155,8 @@ class ClipAndNoise(Strategy):
             _validate.number("max_epsilon", max_epsilon, above=0.0)
             if noise_multiplier == 0:
                 raise ValueError(
-                    "noise_multiplier must be above 0 when max_epsilon is set; got 0: without noise "
-                    "no epsilon is finite"
+                    "noise_multiplier must be above 0 when max_epsilon is set; got 0: without "
+                    "noise no epsilon is finite"
                 )
         if seed is not None:
             _validate.integer("seed", seed, minimum=0)
@@ -223,14 +224,15 @@ class ClipAndNoise(Strategy):
         grid: Grid,
         cohort: list[int],
     ) -> tuple[RecordDict, str]:
-        """Return what the inner strategy sends in this round; it keeps its own state as it likes."""
+        """Return what the inner strategy sends in this round; its own state is its own affair."""
         minimum = max(
             2,
             getattr(self.strategy, "min_available_nodes", 0),
             getattr(self.strategy, "min_train_nodes", 0),
         )
         view = CohortGrid(grid, cohort, minimum)
-        messages = list(self.strategy.configure_train(server_round, arrays, config, view))
+        with _quiet():
+            messages = list(self.strategy.configure_train(server_round, arrays, config, view))
         if not messages:
             raise ValueError(
                 "strategy must ask the whole cohort: it configured no message for round "
@@ -296,7 +298,7 @@ class ClipAndNoise(Strategy):
             total.projected,
             "" if spent is None else f"; central epsilon {spent.epsilon:.6g} at {spent.delta:g}",
         )
-        return arrays, MetricRecord(metrics)
+        return arrays, MetricRecord(dict(metrics))
 
     def _add(self, total: ClippedSum, content: RecordDict) -> None:
         records = list(content.array_records.values())
@@ -318,15 +320,14 @@ class ClipAndNoise(Strategy):
         moved = total.moved(self.server_learning_rate * mean)
         content = RecordDict({"arrays": moved, "metrics": MetricRecord({"num-examples": 1})})
         reply = Message(content, 0, MessageType.TRAIN)
-        arrays, metrics = self.strategy.aggregate_train(server_round, [reply])
+        with _quiet():
+            arrays, metrics = self.strategy.aggregate_train(server_round, [reply])
         if arrays is None:
             raise ValueError(
                 f"strategy must aggregate a single reply; {type(self.strategy).__name__} did not"
             )
         scalars = {
-            name: value
-            for name, value in (metrics or {}).items()
-            if isinstance(value, int | float)
+            name: value for name, value in (metrics or {}).items() if isinstance(value, int | float)
         }
         return total.like_model(arrays), scalars
 
@@ -443,6 +444,20 @@ class ClipAndNoise(Strategy):
         _log.info("\t│\t├── Server learning rate: %g", self.server_learning_rate)
         _log.info("\t│\t└── Local privacy required: %s", self.require_local_dp)
         self.strategy.summary()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold back what the inner strategy says of a round, where it sees one reply for a cohort."""
+
+    def is_warning(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING
+
+    _log.addFilter(is_warning)
+    try:
+        yield
+    finally:
+        _log.removeFilter(is_warning)
 
 
 def _check_accountant(accountant: PrivacyAccountant, population: int | None) -> None:

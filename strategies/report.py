@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,6 +11,9 @@ from flwr_sdp.reconstruction import log_breach_bound
 from flwr_sdp.strategies.accountants import poisson_event, poisson_rdp_accountant
 
 SCHEMA_VERSION = 1
+
+# The reconstruction that the report speaks of: half of the way to the exact direction.
+_TOLERANCE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,28 +148,29 @@ class PrivacyReport:
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_text(self) -> str:
-        """Return the report for people, in at most 80 columns or so."""
-        lines = ["Privacy report", f"  unit      one client, over {self.rounds} rounds"]
+        """Return the report for people, at most 80 columns wide but for the notes."""
+        lines = ["Privacy report", f"  unit     one client, over {self.rounds} rounds"]
         if self.local is None:
-            lines.append("  local     NONE: reports were used that no mechanism had privatized")
+            lines.append("  local    NONE: reports were used that no mechanism had privatized")
         else:
+            local = self.local
             lines += [
-                "  local     against whoever sees a report (pure local DP)",
-                f"            epsilon {self.local.epsilon_per_report:.6g} a report = "
-                f"{self.local.epsilon_direction:.6g} direction + "
-                f"{self.local.epsilon_magnitude:.6g} magnitude",
-                f"            epsilon {self.rounds * self.local.epsilon_per_report:.6g} in total, "
+                "  local    against whoever sees a report: pure local differential privacy",
+                f"           a report   epsilon {local.epsilon_per_report:.6g}: "
+                f"{local.epsilon_direction:.6g} direction, {local.epsilon_magnitude:.6g} magnitude",
+                f"           in total   epsilon {self.rounds * local.epsilon_per_report:.6g} "
                 "for a client in every cohort",
             ]
             if self.dim is not None and self.dim >= 2:
-                lines += [f"            {line}" for line in self._reconstruction_lines(self.dim)]
+                lines += self._reconstruction_lines(self.dim)
         if self.central is None:
-            lines.append("  central   NONE")
+            lines.append("  central  NONE")
         else:
-            lines += _central_lines("  central   RUN: ", self.central)
+            lines.append("  central  against whoever sees the models: add or remove one client")
+            lines += _central_lines("run      ", self.central)
         for projection in self.projections:
-            lines += _central_lines("            PROJECTED, not run: ", projection)
-        lines += [f"  note      {text}" for text in self.exceptions]
+            lines += _central_lines("PROJECTED", projection)
+        lines += [f"  note     {text}" for text in self.exceptions]
         return "\n".join(lines)
 
     def _reconstruction(self, dim: int) -> dict[str, Any]:
@@ -182,7 +187,8 @@ class PrivacyReport:
             )
         }
         return {
-            "target": "direction of the update, to an onlooker with a uniform prior over directions",
+            "target": "direction of the update",
+            "onlooker": "has a uniform prior over directions",
             "dim_target": dim,
             "cosine": _TOLERANCE,
             "log_probability_one_report": min(bound["one_report"], 0.0),
@@ -191,20 +197,19 @@ class PrivacyReport:
 
     def _reconstruction_lines(self, dim: int) -> list[str]:
         facts = self._reconstruction(dim)
+        one = _probability(facts["log_probability_one_report"])
+        every = _probability(facts["log_probability_all_reports"])
         return [
-            f"an onlooker with a uniform prior recovers the update to cosine {_TOLERANCE:g}",
-            f"with probability at most {_probability(facts['log_probability_one_report'])} from one "
-            f"report, {_probability(facts['log_probability_all_reports'])} from all",
+            "           an onlooker whose prior over directions is uniform recovers the",
+            f"           update to cosine {_TOLERANCE:g} with probability at most",
+            f"           {one} from one report, {every} from all",
         ]
-
-
-_TOLERANCE = 0.5
 
 
 def _probability(log_probability: float) -> str:
     if log_probability >= 0.0:
         return "1 (no protection)"
-    return f"10^{log_probability / 2.302585092994046:.3g}"
+    return f"10^{log_probability / math.log(10.0):.3g}"
 
 
 def _central_dict(guarantee: CentralGuarantee) -> dict[str, Any]:
@@ -216,11 +221,10 @@ def _central_dict(guarantee: CentralGuarantee) -> dict[str, Any]:
     }
 
 
-def _central_lines(label: str, guarantee: CentralGuarantee) -> list[str]:
+def _central_lines(status: str, guarantee: CentralGuarantee) -> list[str]:
     return [
-        f"{label}epsilon {guarantee.epsilon:.4g} at delta {guarantee.delta:g} against whoever "
-        "sees the models",
-        f"            {guarantee.releases} releases, population {guarantee.population:,}, Poisson "
-        f"rate {guarantee.sampling_rate:g}, noise multiplier {guarantee.noise_multiplier:.4g} "
-        f"({guarantee.accountant})",
+        f"           {status}  epsilon {guarantee.epsilon:.4g} at delta {guarantee.delta:g}, "
+        f"population {guarantee.population:,}",
+        f"                      {guarantee.releases} releases, rate {guarantee.sampling_rate:g}, "
+        f"noise multiplier {guarantee.noise_multiplier:.4g} ({guarantee.accountant})",
     ]

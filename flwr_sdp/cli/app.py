@@ -51,7 +51,11 @@ def simulate(
 
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     simulation = Simulation.prepare(
-        config, overrides=overrides, app_dir=app_dir, output=output,
-        num_cpus=num_cpus, num_gpus=num_gpus,
+        config,
+        overrides=overrides,
+        app_dir=app_dir,
+        output=output,
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
     )
     raise typer.Exit(simulation.run(with_baseline=baseline))

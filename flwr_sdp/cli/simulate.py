@@ -151,7 +151,7 @@ class Simulation:
         report = _extract_report((self.run_dir / "private.log").read_text())
         console.print()
         if report:
-            console.print(report, highlight=False, markup=False)
+            console.print(report, highlight=False, markup=False, soft_wrap=True)
             (self.run_dir / "report.txt").write_text(report + "\n")
         for file, name in (("metrics.csv", "private"), ("baseline-metrics.csv", "baseline")):
             rows = _read_rows(self.run_dir / file)

@@ -99,9 +99,7 @@ class LocalSuperLink:
         except json.JSONDecodeError:
             answer = {}
         if done.returncode != 0 or not answer.get("success"):
-            detail = (
-                answer.get("error-message") or done.stderr.strip() or done.stdout.strip()
-            )
+            detail = answer.get("error-message") or done.stderr.strip() or done.stdout.strip()
             raise CommandError(f"flwr {arguments[0]} failed: {detail}", exit_code=1)
         return answer
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from flwr_sdp import KeystreamGenerator
 from numpy.typing import NDArray
+
+from flwr_sdp import KeystreamGenerator
 
 
 def permutation(count: int, rng: KeystreamGenerator) -> NDArray[np.intp]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
+
 from flwr_sdp.strategies.cohort import wait_for_nodes
 
 _PULL_INTERVAL = 0.02

@@ -7,10 +7,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
-from flwr_sdp import seeded_generator
 from numpy.typing import NDArray
 from torch import nn
 
+from flwr_sdp import seeded_generator
 from simulations.data.partition import deal, permutation
 from simulations.models.mlp import mlp
 from simulations.models.torch_model import dump, load, seeded
@@ -33,9 +33,7 @@ class Digits:
         held_out, rest = order[:HELD_OUT], order[HELD_OUT:]
         self._seed = seed
         self._test = _tensors(images, labels, held_out)
-        self._clients = [
-            _tensors(images, labels, share) for share in deal(rest, num_clients)
-        ]
+        self._clients = [_tensors(images, labels, share) for share in deal(rest, num_clients)]
 
     def initial_model(self) -> ArrayRecord:
         """Return the untrained network."""

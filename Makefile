@@ -1,0 +1,44 @@
+# `make run` and `make test` work from a bare clone: Python >= 3.11 and make are all they need.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# One stamp per set of extras: nothing is installed again until pyproject.toml changes.
+SIMULATION := $(VENV)/.installed-simulation
+TEST := $(VENV)/.installed-test
+
+.PHONY: help run test check format benchmark clean
+
+help:  ## Show this help
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+run: $(SIMULATION)  ## Train the digits task privately on Ray, and compare with no privacy
+	$(BIN)/flwr-sdp simulate simulations/conf/digits.toml
+
+test: check  ## Check style and types, then run the tests
+	$(BIN)/python -m pytest
+
+check: $(TEST)  ## ruff, mypy
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/python tests/check_types.py
+
+format: $(TEST)  ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## Remove the environment and everything that was built
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "flwr-sdp needs Python >= 3.11: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+$(SIMULATION): $(VENV)/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[simulation]'
+	@touch $@
+
+$(TEST): $(SIMULATION)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[simulation,test]'
+	@touch $@
