@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import tomllib
 from pathlib import Path
 
 
@@ -33,6 +34,7 @@ def plot_accuracy(run_dir: Path) -> Path | None:
         axes.plot(
             rounds, accuracy, color=colours[label], label=f"{label}: {accuracy[-1]:.3f}", lw=1.8
         )
+    axes.set_title(_title(run_dir / "config.toml"), fontsize="medium")
     axes.set_xlabel("round")
     axes.set_ylabel("accuracy on held-out data")
     axes.set_ylim(0.0, 1.02)
@@ -44,6 +46,14 @@ def plot_accuracy(run_dir: Path) -> Path | None:
     figure.savefig(picture, dpi=150)
     pyplot.close(figure)
     return picture
+
+
+def _title(config_file: Path) -> str:
+    config = tomllib.loads(config_file.read_text())
+    return (
+        f"{config['task']}: {config['num-clients']} clients, "
+        f"ε₁ = {config['sdp-epsilon-direction']:g}, ε₂ = {config['sdp-epsilon-magnitude']:g} a report"
+    )
 
 
 def _column(path: Path) -> tuple[list[int], list[float]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import tomli_w  # comes with flwr, as do typer and rich
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from flwr_sdp.cli.errors import CommandError
@@ -137,9 +138,10 @@ class Simulation:
         status, details = superlink.run_status(run_id)
         if status != _COMPLETED:
             console.print(
-                f"[red]the {name} run ended as {status}[/red] {details}\n"
+                f"[red]the {name} run ended as {status}[/red] {escape(details)}\n"
                 f"the whole log: {self._shown(reader.path)}",
                 highlight=False,
+                soft_wrap=True,
             )
             return False
         return True
@@ -202,7 +204,7 @@ class _LogReader:
         self._echoed += 1
         if self._echoed <= _MAX_ECHOED_LINES:
             text = _RAY_PREFIX.sub("", line.rstrip("\n"))
-            self._console.print(text, style="red", highlight=False, markup=False)
+            self._console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
 
 
 def _advance(progress: Progress, bar: Any, metrics: Path) -> None:

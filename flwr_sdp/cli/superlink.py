@@ -66,6 +66,8 @@ class LocalSuperLink:
                     str(self._log_file),
                 ],
                 env=self._env,
+                # Ray workers import from the working directory first: there, only the bundle is.
+                cwd=self._home.name,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

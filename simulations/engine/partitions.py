@@ -35,7 +35,7 @@ class PartitionGrid(Grid):
         If a node does not tell its partition.
     """
 
-    def __init__(self, grid: Grid, num_clients: int, timeout: float = 60.0) -> None:
+    def __init__(self, grid: Grid, num_clients: int, timeout: float = 600.0) -> None:
         if hasattr(grid, "pull_interval"):
             grid.pull_interval = _PULL_INTERVAL  # Flower's 0.1 s is felt in short rounds
         self._grid = grid

@@ -60,7 +60,7 @@ class Digits:
         with torch.no_grad():
             scores = network(images)
         return {
-            "accuracy": float((scores.argmax(dim=1) == labels).float().mean()),
+            "accuracy": int((scores.argmax(dim=1) == labels).sum()) / len(labels),
             "loss": float(nn.functional.cross_entropy(scores, labels)),
         }
 
