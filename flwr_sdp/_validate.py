@@ -26,7 +26,7 @@ def number(
     """
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not (
-        is_number and math.isfinite(value) and above < value < below and minimum <= value <= maximum
+        is_number and _is_finite(value) and above < value < below and minimum <= value <= maximum
     ):
         raise ValueError(
             f"{name} must be a finite number{_range(above, below, minimum, maximum)}; got {value!r}"
@@ -51,6 +51,13 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
         listed = ", ".join(repr(option) for option in options)
         raise ValueError(f"{name} must be one of {listed}; got {value!r}")
     return str(value)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond every float
+        return False
 
 
 def _range(above: float, below: float, minimum: float, maximum: float) -> str:

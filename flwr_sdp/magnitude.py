@@ -102,7 +102,7 @@ class ScalarDP:
         mixture = (
             k * (2 * k + 1) / 6.0 - (1.0 - share) * position * (k - position) - share * k * k / 4.0
         )
-        return self.step**2 * (spread + share * mixture)
+        return self.step * self.step * (spread + share * mixture)
 
     def privatize(
         self, r: float, rng: KeystreamGenerator | np.random.Generator | None = None

@@ -22,7 +22,7 @@ from flwr_sdp.randomness import (
     KeystreamGenerator,
     as_generator,
 )
-from flwr_sdp.sphere import MAX_THRESHOLD, Cap, sample_dot, threshold_for_log_odds
+from flwr_sdp.sphere import MAX_DIM, MAX_THRESHOLD, Cap, sample_dot, threshold_for_log_odds
 
 Rule = Literal["tight", "paper"]
 RULES: tuple[Rule, ...] = ("tight", "paper")
@@ -77,7 +77,7 @@ class PrivUnit:
 
     def __post_init__(self) -> None:
         """Check the parameters and evaluate the cap once."""
-        _validate.integer("dim", self.dim, minimum=2)
+        _validate.integer("dim", self.dim, minimum=2, maximum=MAX_DIM)
         _validate.number("cap_threshold", self.cap_threshold, minimum=0.0, maximum=MAX_THRESHOLD)
         _validate.number("epsilon_flip", self.epsilon_flip, minimum=0.0)
         object.__setattr__(self, "_cap", Cap(int(self.dim), float(self.cap_threshold)))
@@ -112,7 +112,7 @@ class PrivUnit:
         PrivUnit
             With ``.epsilon <= epsilon``: the exact loss, which under ``"paper"`` is smaller.
         """
-        dim = _validate.integer("dim", dim, minimum=2)
+        dim = _validate.integer("dim", dim, minimum=2, maximum=MAX_DIM)
         epsilon = _validate.number("epsilon", epsilon, above=0.0)
         _validate.choice("rule", rule, RULES)
         flip_share = _validate.number("flip_share", flip_share, minimum=0.0, below=1.0)
@@ -221,8 +221,8 @@ class PrivUnit:
         for start in range(0, vector.size, BLOCK):
             noise = out[start : start + BLOCK]
             rng.fill_normal(noise)
-            square += float(np.dot(noise, noise))
-            along += float(np.dot(noise, vector[start : start + BLOCK]))
+            square += _dot(noise, noise)
+            along += _dot(noise, vector[start : start + BLOCK])
         along /= vector_norm
         on_noise = length * math.sqrt((1.0 - dot * dot) / (square - along * along))
         on_vector = (length * dot - on_noise * along) / vector_norm
@@ -233,12 +233,18 @@ class PrivUnit:
 
 
 def norm(vector: FloatArray) -> float:
-    """Return the Euclidean norm, accumulated in float64 whatever the dtype."""
+    """Return the Euclidean norm, block by block; inf or 0 where the squares leave the dtype."""
     total = 0.0
-    for start in range(0, vector.size, BLOCK):
-        block = vector[start : start + BLOCK].astype(np.float64)
-        total += float(np.dot(block, block))
+    with np.errstate(over="ignore", under="ignore"):
+        for start in range(0, vector.size, BLOCK):
+            block = vector[start : start + BLOCK]
+            total += _dot(block, block)
     return math.sqrt(total)
+
+
+def _dot(a: FloatArray, b: FloatArray) -> float:
+    # Not np.dot: its threads wait for each other wherever more processes than cores run.
+    return float(np.einsum("i,i->", a, b))
 
 
 def random_direction(length: float, out: FloatArray, rng: KeystreamGenerator) -> None:

@@ -68,7 +68,7 @@ class KeystreamGenerator:
         return ((self._word() >> 12) + 0.5) * 2.0**-52
 
     def log_uniform(self) -> float:
-        """Return log U for U uniform in (0, 1), exact however small U turns out to be."""
+        """Return log U for U uniform in (0, 1], exact however small U turns out to be."""
         exponent = 0
         high = self._word()
         while high == 0:

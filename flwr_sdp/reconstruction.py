@@ -10,7 +10,7 @@ import math
 from typing import Literal
 
 from flwr_sdp import _validate
-from flwr_sdp.sphere import MAX_THRESHOLD, Cap
+from flwr_sdp.sphere import MAX_DIM, MAX_THRESHOLD, Cap
 
 BreachRule = Literal["paper", "tight"]
 _RULES: tuple[BreachRule, ...] = ("paper", "tight")
@@ -29,7 +29,7 @@ def log_breach_bound(
     The parameters are those of :func:`breach_probability`.
     """
     epsilon = _validate.number("epsilon", epsilon, minimum=0.0)
-    k = _validate.integer("dim_target", dim_target, minimum=2)
+    k = _validate.integer("dim_target", dim_target, minimum=2, maximum=MAX_DIM)
     a = _validate.number("tolerance", tolerance, minimum=0.0, maximum=1.0)
     prior = _validate.number("prior", prior, minimum=0.0)
     _validate.choice("rule", rule, _RULES)

@@ -88,6 +88,15 @@ class SeparatedMechanism:
     direction: PrivUnit
     magnitude: ScalarDP
 
+    def __post_init__(self) -> None:
+        """Check the parts."""
+        for name, part, kind in (
+            ("direction", self.direction, PrivUnit),
+            ("magnitude", self.magnitude, ScalarDP),
+        ):
+            if not isinstance(part, kind):
+                raise ValueError(f"{name} must be a {kind.__name__}; got {part!r}")
+
     @classmethod
     def from_budget(
         cls, dim: int, budget: SeparatedBudget, max_norm: float, *, rule: Rule = "tight"
@@ -172,7 +181,7 @@ def _measure(update: FloatArray) -> tuple[FloatArray, float, float]:
     The vector is `update`, unless its squares overflow or underflow; then it is a rescaled copy.
     """
     vector_norm = norm(update)
-    if 1e-30 < vector_norm < 1e30:
+    if 1e-15 < vector_norm < 1e15:  # then no square has left float32
         return update, vector_norm, vector_norm
     peak = float(np.max(np.abs(update)))
     if not math.isfinite(peak):

@@ -22,6 +22,9 @@ import numpy as np
 from flwr_sdp import _validate
 from flwr_sdp.randomness import KeystreamGenerator
 
+MAX_DIM = 2**40
+"""Largest dimension: beyond any model, and well inside what the formulas bear."""
+
 MAX_THRESHOLD = 1.0 - 1e-6
 """Largest cap threshold in use: closer to 1, the spacing of floats shows in ``1 - threshold**2``.
 
@@ -63,7 +66,7 @@ class Cap:
     mean_inside: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _validate.integer("dim", self.dim, minimum=2)
+        _validate.integer("dim", self.dim, minimum=2, maximum=MAX_DIM)
         _validate.number("threshold", self.threshold, minimum=0.0, maximum=MAX_THRESHOLD)
         dim, threshold = int(self.dim), float(self.threshold)
         mean_inside = 1.0 / _tail_over_moment(dim, threshold)

@@ -167,6 +167,10 @@ class DotLaw:
         return self._first_moment * (self.p / self.cap - (1.0 - self.p) / (1.0 - self.cap))
 
     @property
+    def second_moment_outside(self):
+        return (1.0 / self.dim - self._second_moment) / (1.0 - self.cap)
+
+    @property
     def variance(self):
-        outside = (1.0 / self.dim - self._second_moment) / (1.0 - self.cap)
-        return self.p * self._second_moment / self.cap + (1.0 - self.p) * outside - self.mean**2
+        inside, outside = self._second_moment / self.cap, self.second_moment_outside
+        return self.p * inside + (1.0 - self.p) * outside - self.mean**2

@@ -50,9 +50,10 @@ def plot_accuracy(run_dir: Path) -> Path | None:
 
 def _title(config_file: Path) -> str:
     config = tomllib.loads(config_file.read_text())
+    direction, magnitude = config["sdp-epsilon-direction"], config["sdp-epsilon-magnitude"]
     return (
-        f"{config['task']}: {config['num-clients']} clients, "
-        f"ε₁ = {config['sdp-epsilon-direction']:g}, ε₂ = {config['sdp-epsilon-magnitude']:g} a report"
+        f"{config['task']}, {config['num-clients']} clients: "
+        f"ε₁ = {direction:g}, ε₂ = {magnitude:g} a report"
     )
 
 

@@ -25,9 +25,7 @@ close = {"rel": 1e-9, "abs": 0}
 
 
 def of_case(case):
-    return ScalarDP(
-        epsilon=float(case["eps"]), num_bins=case["k"], max_norm=float(case["r_max"])
-    )
+    return ScalarDP(epsilon=float(case["eps"]), num_bins=case["k"], max_norm=float(case["r_max"]))
 
 
 # ------------------------------------------------------------------ against the oracle
@@ -115,8 +113,8 @@ def worst_log_ratio(laws):
 def test_probability_ratio(mechanism):
     """Over all pairs of inputs and all outputs, the largest ratio is e^epsilon exactly.
 
-    The mutants round the index without randomized response of its own, and keep the index with
-    a probability that a uniform index is added to.
+    The mutant keeps the index with the same probability, but otherwise draws from all indices,
+    the true one included: it spends more.
     """
     grid = [share * mechanism.max_norm for share in SHARES]
     laws = [output_law(mechanism, r)[1] for r in grid]

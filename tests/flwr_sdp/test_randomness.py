@@ -327,6 +327,35 @@ def test_normal_scalar_reaches_far_into_the_tail():
 COUNT = 2_000_000
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 1000, BLOCK + 5])
+def test_normals_known_answer(size):
+    """Box-Muller of the keystream, block by block: every word is used, and used once.
+
+    The first words of a block give the radii, the next ones (two angles a word for float32) the
+    angles; cosines come before sines.
+    """
+    key = bytes(range(1, 33))
+    for dtype, tolerance in ((np.float32, 2e-5), (np.float64, 1e-14)):
+        expected, used = [], 0
+        for start in range(0, size, BLOCK):
+            count = min(BLOCK, size - start)
+            pairs = -(-count // 2)
+            angles = pairs if dtype is np.float64 else -(-pairs // 2)
+            words = aes_ctr_words(key, used + pairs + angles)[used:]
+            used += pairs + angles
+            radius = np.sqrt(-2.0 * np.log((words[:pairs] + 0.5) * 2.0**-64))
+            unit = "<u8" if dtype is np.float64 else "<u4"
+            bits = 64 if dtype is np.float64 else 32
+            angle = 2 * np.pi * words[pairs:].view(unit)[:pairs] * 2.0**-bits
+            halves = [radius * np.cos(angle), (radius * np.sin(angle))[: count - pairs]]
+            expected.append(np.concatenate(halves))
+        rng = KeystreamGenerator(key, secure=False)
+        np.testing.assert_allclose(
+            rng.normal(size, dtype), np.concatenate(expected), rtol=0, atol=tolerance
+        )
+        np.testing.assert_array_equal(rng.bits(1), aes_ctr_words(key, used + 1)[used:])
+
+
 @cache
 def normals(dtype):
     return seeded_generator(20, dtype.__name__).normal(COUNT, dtype)

@@ -1,0 +1,361 @@
+"""The product of a private direction and a private magnitude."""
+
+import dataclasses
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_sdp import (
+    PrivUnit,
+    ScalarDP,
+    SeparatedBudget,
+    SeparatedEvent,
+    SeparatedMechanism,
+    seeded_generator,
+)
+from tests.statistics_helpers import (
+    PROPERTY,
+    DotLaw,
+    assert_detects,
+    assert_follows,
+    assert_frequency,
+    assert_mean_close,
+    dims_and_epsilons,
+    random_unit,
+)
+
+BUDGET = SeparatedBudget(epsilon_direction=10.0, epsilon_magnitude=8.0)
+DTYPES = [np.float32, np.float64]
+
+
+def make(dim=10, max_norm=2.0, budget=BUDGET, rule="tight"):
+    return SeparatedMechanism.from_budget(dim, budget, max_norm, rule=rule)
+
+
+# ------------------------------------------------------------------ parameters
+def test_budget_adds_up():
+    assert BUDGET.total == 18.0
+
+
+@pytest.mark.parametrize("rule", ["tight", "paper"])
+def test_from_budget_uses_the_two_mechanisms(rule):
+    mechanism = make(rule=rule)
+    assert mechanism.direction == PrivUnit.from_epsilon(10, 10.0, rule=rule)
+    assert mechanism.magnitude == ScalarDP.from_epsilon(8.0, 2.0)
+    assert mechanism.dim == 10
+
+
+@PROPERTY
+@given(case=dims_and_epsilons(), share=st.floats(0.05, 0.95))
+def test_event_never_exceeds_the_budget(case, share):
+    dim, epsilon = case
+    budget = SeparatedBudget(
+        epsilon_direction=share * epsilon, epsilon_magnitude=(1 - share) * epsilon
+    )
+    mechanism = make(dim=dim, budget=budget)
+    event = mechanism.event
+    assert event.epsilon_direction == mechanism.direction.epsilon <= budget.epsilon_direction
+    assert event.epsilon_magnitude == mechanism.magnitude.epsilon <= budget.epsilon_magnitude
+    assert event.epsilon <= budget.total
+    assert event == SeparatedEvent(
+        epsilon_direction=event.epsilon_direction, epsilon_magnitude=event.epsilon_magnitude
+    )
+    assert math.isfinite(mechanism.max_output_norm)
+    assert mechanism.max_output_norm >= mechanism.magnitude.max_norm * (1 - 1e-12)
+    for norm in (0.0, 1.0, 2.0, 5.0):
+        assert 0.0 <= mechanism.expected_squared_error(norm) < math.inf
+
+
+# ------------------------------------------------------------------ samples
+MAX_NORM = 2.0
+NORMS = [0.0, 0.3 * MAX_NORM, MAX_NORM, 3.0 * MAX_NORM]
+
+
+def vector_of(norm, dtype=np.float64, dim=10):
+    return (norm * random_unit(dim)).astype(dtype)
+
+
+@cache
+def samples(norm, dtype=np.float64, mutant=None):
+    """Return 2,500 outputs for the vector of a norm, or 1,000 of a mutant."""
+    if mutant == "longer":
+        return 1.05 * samples(norm, dtype)
+    mechanism, factor = make(), 1.0
+    if mutant == "wrong p":
+        wrong = dataclasses.replace(mechanism.direction, epsilon_flip=1.0)
+        factor = mechanism.direction.scale / wrong.scale
+        mechanism = dataclasses.replace(mechanism, direction=wrong)
+    if mutant == "wrong offset":
+        mechanism = dataclasses.replace(mechanism, magnitude=NoOffset.of(mechanism.magnitude))
+    rng = seeded_generator(60, str(norm), dtype.__name__)
+    vector, count = vector_of(norm, dtype), 1000 if mutant else 2500
+    outputs = [mechanism.privatize(vector, rng) for _ in range(count)]
+    return factor * np.array(outputs, dtype=np.float64)
+
+
+class NoOffset(ScalarDP):
+    """The mutant magnitude that does not take the mean of the uniform index off."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, magnitude):
+        return cls(epsilon=3.0, num_bins=magnitude.num_bins, max_norm=magnitude.max_norm)
+
+    @property
+    def offset(self):
+        return 0.0
+
+
+def check_unbiased(norm, outputs):
+    unit = random_unit(10)
+    expected = min(norm, MAX_NORM)
+    assert_mean_close(outputs, expected * unit)
+    assert_mean_close(outputs @ unit, expected)
+
+
+def exact_squared_error(norm):
+    """Enumerate the magnitudes: E|Z - w|^2 = scale^2 E[M^2] - 2 |w| E[M] + |w|^2."""
+    mechanism = make()
+    scale, epsilon = 1.0 / DotLaw.of(mechanism.direction).mean, mechanism.magnitude.epsilon
+    bins = mechanism.magnitude.num_bins
+    position = bins * min(norm, MAX_NORM) / MAX_NORM
+    low = min(int(position), bins - 1)
+    rounded = np.zeros(bins + 1)
+    rounded[low], rounded[low + 1] = 1 - (position - low), position - low
+    law = (rounded * math.expm1(epsilon) + 1.0) / (math.exp(epsilon) + bins)
+    step = (math.exp(epsilon) + bins) / math.expm1(epsilon) * MAX_NORM / bins
+    magnitudes = step * (np.arange(bins + 1) - bins * (bins + 1) / 2 / (math.exp(epsilon) + bins))
+    return scale**2 * (law @ magnitudes**2) - 2 * norm * (law @ magnitudes) + norm**2
+
+
+def check_squared_error(norm, outputs):
+    errors = np.sum((outputs - vector_of(norm)) ** 2, axis=1)
+    assert_mean_close(errors, exact_squared_error(norm))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("norm", NORMS)
+def test_samples(norm, dtype):
+    """2,500 outputs: their mean (the clipped vector) and squared error.
+
+    False alarms: 7e-6 a case, 6e-7 for each of 12 comparisons.
+    """
+    outputs = samples(norm, dtype)
+    check_unbiased(norm, outputs)
+    check_squared_error(norm, outputs)
+    norms = np.linalg.norm(outputs, axis=1)
+    assert norms.max() <= make().max_output_norm * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_expected_squared_error(norm):
+    assert make().expected_squared_error(norm) == pytest.approx(exact_squared_error(norm), rel=1e-9)
+
+
+@pytest.mark.parametrize("norm", NORMS[1:])
+@pytest.mark.parametrize("mutant", ["longer", "wrong p", "wrong offset"])
+def test_sample_mutants(norm, mutant):
+    outputs = samples(norm, mutant=mutant)
+    assert_detects(check_unbiased, norm, outputs)
+    if mutant == "wrong p":
+        assert_detects(check_squared_error, norm, outputs)
+
+
+def test_long_vectors_are_clipped_and_not_followed():
+    """The mean for a vector of three times the range is not that vector."""
+    assert_detects(assert_mean_close, samples(NORMS[3]), vector_of(NORMS[3]))
+
+
+def test_longest_outputs_are_reached():
+    """The largest norm is attained, so it is not a loose bound."""
+    mechanism = make(budget=SeparatedBudget(epsilon_direction=10.0, epsilon_magnitude=1.0))
+    outputs = [mechanism.privatize(vector_of(2.0), seeded_generator(61, i)) for i in range(30)]
+    longest = max(np.linalg.norm(output) for output in outputs)
+    assert longest == pytest.approx(mechanism.max_output_norm, rel=1e-12)
+
+
+# ------------------------------------------------------------------ the zero vector
+def check_zero(outputs):
+    for probe in (np.eye(10)[0], np.eye(10)[9], random_unit(10, seed=7)):
+        cosines = outputs @ probe / np.linalg.norm(outputs, axis=1)
+        assert_follows(cosines, DotLaw(10).uniform_cdf)
+    assert_mean_close(np.sum(outputs**2, axis=1), exact_squared_error(0.0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_zero_vector_has_a_random_direction(dtype):
+    """2,500 outputs: KS test of three cosines, and the mean square; false alarms: 2e-6.
+
+    The mutants give it a fixed direction, and nothing but a zero.
+    """
+    outputs = samples(0.0, dtype)
+    check_zero(outputs)
+    lengths = np.linalg.norm(outputs, axis=1, keepdims=True)
+    signs = np.where(outputs[:, :1] > 0, 1.0, -1.0)
+    assert_detects(check_zero, signs * lengths * random_unit(10))
+    assert_detects(check_zero, 1e-3 * outputs)
+
+
+@pytest.mark.parametrize("dim", [2, 5000])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_zero_vector_in_other_dimensions(dtype, dim):
+    """KS test of one cosine of 500 outputs; false alarms: 6e-7. The mutant is folded in half."""
+    mechanism, rng = make(dim=dim), seeded_generator(62, dim)
+    outputs = np.array([mechanism.privatize(np.zeros(dim, dtype), rng) for _ in range(500)])
+    cosines = outputs[:, 0].astype(np.float64) / np.linalg.norm(outputs.astype(np.float64), axis=1)
+    assert_follows(cosines, DotLaw(dim).uniform_cdf)
+    assert_detects(assert_follows, np.abs(cosines), DotLaw(dim).uniform_cdf)
+
+
+def test_negative_zero_is_zero():
+    mechanism = make()
+    np.testing.assert_array_equal(
+        mechanism.privatize(np.full(10, -0.0), seeded_generator(63)),
+        mechanism.privatize(np.zeros(10), seeded_generator(63)),
+    )
+
+
+# ------------------------------------------------------------------ huge and tiny vectors
+EXTREMES = [
+    (np.float32, 1e30),
+    (np.float32, 3e37),
+    (np.float32, 1e-30),
+    (np.float32, 1e-37),
+    (np.float32, 1e-40),  # subnormal: 5 digits are left
+    (np.float64, 1e30),
+    (np.float64, 1e160),  # its square overflows
+    (np.float64, 1e300),
+    (np.float64, 1e-160),  # its square underflows
+    (np.float64, 1e-300),
+    (np.float64, 1e-310),
+]
+
+
+def extreme_vector(size, dtype, dim):
+    """Return a vector whose largest coordinate is `size`."""
+    direction = random_unit(dim)
+    return (size * (direction / np.max(np.abs(direction)))).astype(dtype)
+
+
+@pytest.mark.parametrize("dim", [10, 5000])
+@pytest.mark.parametrize(("dtype", "size"), EXTREMES)
+def test_extreme_vectors_are_released_like_ordinary_ones(size, dtype, dim):
+    """The same stream gives the same output as a vector of ordinary size on the same side."""
+    mechanism = make(dim=dim)
+    ordinary = extreme_vector(100.0 if size > 1 else 1e-15, dtype, dim)
+    output = mechanism.privatize(extreme_vector(size, dtype, dim), seeded_generator(64))
+    expected = mechanism.privatize(ordinary, seeded_generator(64))
+    assert output.dtype == dtype
+    assert np.all(np.isfinite(output))
+    np.testing.assert_allclose(output, expected, rtol=0, atol=2e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("dim", [10, 5000])
+@pytest.mark.parametrize(("dtype", "size"), EXTREMES)
+def test_extreme_vectors_keep_their_direction(size, dtype, dim):
+    """Sign of the dot product of 200 outputs, against its exact law; false alarms: 6e-7 a case.
+
+    The range ends at the vector's own norm, where an output can be as long (otherwise at 1), so
+    that the magnitude is almost surely positive. The mutant forgets the direction.
+    """
+    vector = extreme_vector(size, dtype, dim)
+    norm = float(np.linalg.norm(vector.astype(np.longdouble)))
+    max_norm = norm if norm < 1e-3 * float(np.finfo(dtype).max) else 1.0
+    budget = SeparatedBudget(epsilon_direction=10.0, epsilon_magnitude=15.0)
+    mechanism, rng = make(dim=dim, max_norm=max_norm, budget=budget), seeded_generator(65, dim)
+    outputs = np.array([mechanism.privatize(vector, rng) for _ in range(200)])
+    cosines = outputs.astype(np.float64) / max_norm @ random_unit(dim)
+    law = DotLaw.of(mechanism.direction)
+    same_side = 1.0 - float(law.cdf(0.0))
+
+    def check(cosines):
+        assert_frequency(np.count_nonzero(cosines > 0), len(cosines), same_side)
+
+    check(cosines)
+    assert_detects(check, np.where(np.arange(200) % 2, 1, -1) * cosines)
+
+
+@pytest.mark.filterwarnings("error")
+def test_huge_vectors_cause_no_warning():
+    make().privatize(np.full(10, 1e300), seeded_generator(64))
+
+
+def test_tiny_vectors_with_long_outputs_stay_finite():
+    """Small budgets make long outputs, and one that is not finite would betray the input."""
+    budget = SeparatedBudget(epsilon_direction=1e-3, epsilon_magnitude=1e-3)
+    mechanism = make(dim=5000, max_norm=100.0, budget=budget)
+    vector = vector_of(1.1e-30, np.float32, 5000)
+    for seed in range(20):
+        output = mechanism.privatize(vector, seeded_generator(75, seed))
+        assert np.all(np.isfinite(output))
+
+
+def test_direction_of_a_vector_at_the_edge_of_its_type():
+    """The magnitude of the longest float32 vector is that of its norm, beyond float32."""
+    dim = 10
+    vector = np.full(dim, np.finfo(np.float32).max)
+    output = make(dim=dim).privatize(vector, seeded_generator(66))
+    expected = make(dim=dim).privatize(np.ones(dim, np.float32) * 100, seeded_generator(66))
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_coordinates_of_very_different_size(dtype):
+    """A vector whose small coordinates vanish beside the large one counts as the large one."""
+    vector = np.zeros(10, dtype)
+    vector[3], vector[4] = 1e30, 1e-30
+    other = np.zeros(10, dtype)
+    other[3] = 1e30
+    np.testing.assert_allclose(
+        make().privatize(vector, seeded_generator(67)),
+        make().privatize(other, seeded_generator(67)),
+        rtol=1e-6,
+    )
+
+
+# ------------------------------------------------------------------ what goes in and out
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [2, 3, 10, 4096, 4097, 40_000])
+def test_shape_and_dtype_are_kept(dim, dtype):
+    mechanism = make(dim=dim)
+    vector = vector_of(1.0, dtype, dim)
+    before = vector.copy()
+    outputs = [mechanism.privatize(vector, seeded_generator(68, i)) for i in range(5)]
+    np.testing.assert_array_equal(vector, before)
+    for output in outputs:
+        assert output.shape == (dim,)
+        assert output.dtype == dtype
+        assert not np.shares_memory(output, vector)
+        length = np.linalg.norm(output.astype(np.float64))
+        assert length <= mechanism.max_output_norm * (1 + 1e-5)
+        # Its length is one of the finitely many that the magnitude can take.
+        magnitude, scale = mechanism.magnitude, mechanism.direction.scale
+        lengths = scale * np.abs(
+            magnitude.step * (np.arange(magnitude.num_bins + 1) - magnitude.offset)
+        )
+        assert np.min(np.abs(lengths / length - 1)) < 1e-5
+
+
+def test_layout_of_the_input_does_not_matter():
+    vector = vector_of(1.0)
+    strided = np.zeros((10, 2))
+    strided[:, 1] = vector
+    frozen = vector.copy()
+    frozen.flags.writeable = False
+    expected = make().privatize(vector, seeded_generator(69))
+    for same in (strided[:, 1], frozen):
+        np.testing.assert_array_equal(make().privatize(same, seeded_generator(69)), expected)
+
+
+def test_generators_of_numpy_and_none_are_accepted():
+    mechanism, vector = make(), vector_of(1.0)
+    first = mechanism.privatize(vector, np.random.default_rng(1))
+    np.testing.assert_array_equal(first, mechanism.privatize(vector, np.random.default_rng(1)))
+    assert not np.array_equal(mechanism.privatize(vector), mechanism.privatize(vector))
+    with pytest.raises(TypeError, match="rng must be"):
+        mechanism.privatize(vector, 1)
