@@ -116,25 +116,28 @@ class SeparatedDPMod:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message with nothing but private numbers."""
+        # Both envelopes are addressed before the app sees the message, and so cannot carry what
+        # the app may write on it, nor tell how long it took.
+        reply = Message(RecordDict(), reply_to=message)
+        refusal = Message(
+            Error(_MOD_FAILED, "SeparatedDPMod: the device withheld its reply, see its log"),
+            reply_to=message,
+        )
+        message_type = message.metadata.message_type
+        where = (context.node_id, context.node_config.get("partition-id", "unknown"), message_type)
         try:
-            if message.metadata.message_type.split(".")[0] == MessageType.TRAIN:
-                content = self._train(message, context, call_next)
+            if message_type.split(".")[0] == MessageType.TRAIN:
+                reply.content = self._train(message, context, call_next)
             else:
-                content = self._other(message, context, call_next)
+                reply.content = self._other(message, context, call_next)
         except (Exception, SystemExit):
-            partition = context.node_config.get("partition-id", "unknown")
             _log.exception(
                 "no reply leaves this device (node %s, partition %s, message type %s): "
                 "the app or the mod failed, as follows",
-                context.node_id,
-                partition,
-                message.metadata.message_type,
+                *where,
             )
-            return Message(
-                Error(_MOD_FAILED, "SeparatedDPMod: the device withheld its reply, see its log"),
-                reply_to=message,
-            )
-        return Message(content, reply_to=message)
+            return refusal
+        return reply
 
     # ------------------------------------------------------------------ train
     def _train(
@@ -186,8 +189,8 @@ class SeparatedDPMod:
         reply = _content(call_next(message, context))
         if reply.content.array_records:
             raise ValueError(
-                f"a reply to a {message.metadata.message_type!r} message must not carry arrays: "
-                "only updates can be privatized"
+                "only a reply to a train message may carry arrays: nothing but an update can be "
+                "privatized"
             )
         metrics = MetricRecord({_WEIGHT_KEY: 1})
         self._release_metrics(reply.content, metrics)
@@ -224,7 +227,9 @@ def _setting(config: Any, key: str) -> float:
 
 
 def _names(field: str, names: Iterable[str]) -> tuple[str, ...]:
-    result = (names,) if isinstance(names, str) else tuple(names)
-    if not all(isinstance(name, str) for name in result):
-        raise ValueError(f"{field} must be names; got {result!r}")
-    return result
+    if not isinstance(names, Iterable):
+        raise ValueError(f"{field} must be names; got {names!r}")
+    listed = (names,) if isinstance(names, str) else tuple(names)
+    if not all(isinstance(name, str) for name in listed):
+        raise ValueError(f"{field} must be names; got {listed!r}")
+    return listed

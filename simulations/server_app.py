@@ -37,6 +37,7 @@ def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
     """Train on any grid; return the final accuracy and the privacy report."""
     task = load_task(settings.task, seed=settings.seed, num_clients=settings.num_clients)
     model = task.initial_model()
+    _check_projection(settings)
     strategy = _strategy(settings, model)
     recorder = _Recorder(task, strategy, settings)
     try:
@@ -86,6 +87,20 @@ def _strategy(settings: Settings, model: ArrayRecord) -> ClipAndNoise:
         population=settings.num_clients,
         delta=settings.delta,
     )
+
+
+def _check_projection(settings: Settings) -> None:
+    """Refuse an impossible projection before anyone trains, not after."""
+    if settings.projected_population is None or settings.noise_multiplier == 0:
+        return
+    cohort = settings.sampling_rate * settings.num_clients
+    needed = cohort * settings.projected_noise_multiplier / settings.noise_multiplier
+    if needed > settings.projected_population:
+        raise ValueError(
+            f"projected-population must be at least {math.ceil(needed)}, the cohort that brings "
+            f"the noise to projected-noise-multiplier; got {settings.projected_population} (0 for "
+            "no projection)"
+        )
 
 
 def _report(strategy: ClipAndNoise, settings: Settings, model: ArrayRecord) -> PrivacyReport:

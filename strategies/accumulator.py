@@ -58,7 +58,7 @@ class ClippedSum:
         start = 0
         for name in self._names:
             sent = self._model[name]
-            array = reply[name].numpy()
+            array = _read(name, reply[name])
             if array.shape != sent.shape:
                 raise ValueError(f"array {name!r} has shape {array.shape}, not {sent.shape}")
             if not np.issubdtype(array.dtype, np.floating):
@@ -118,3 +118,14 @@ class ClippedSum:
                 for name, array in self._model.items()
             }
         )
+
+
+def _read(name: str, array: Array) -> NDArray[Any]:
+    """Return the numbers of a replied array; whatever is wrong with its bytes is a bad reply."""
+    try:
+        numbers = array.numpy()
+    except Exception as error:
+        raise ValueError(f"array {name!r} cannot be read ({type(error).__name__})") from error
+    if not isinstance(numbers, np.ndarray):
+        raise ValueError(f"array {name!r} is not an array but a {type(numbers).__name__}")
+    return numbers

@@ -167,6 +167,8 @@ class ClipAndNoise(Strategy):
         _validate.integer("min_available_nodes", min_available_nodes, minimum=1)
         _validate.number("node_timeout", node_timeout, minimum=0.0)
         _validate.integer("min_replies", min_replies, minimum=0)
+        if rng is not None and not isinstance(rng, KeystreamGenerator):
+            raise ValueError(f"rng must be a KeystreamGenerator; got {rng!r}")
         if accountant is not None:
             _check_accountant(accountant, population)
             if noise_multiplier == 0:
@@ -190,6 +192,7 @@ class ClipAndNoise(Strategy):
         self.min_replies = min_replies
         self.last_round: dict[str, int | float] = {}
         self._rng = rng
+        self._rounds_asked = 0
         self._rounds_released = 0
         self._local: LocalGuarantee | None = None
         self._exceptions: dict[str, int] = {}
@@ -213,6 +216,7 @@ class ClipAndNoise(Strategy):
             self.expected_cohort,
         )
         self._model, self._cohort_size, self._asked_at = arrays, len(cohort), time.monotonic()
+        self._rounds_asked += 1
         content, message_type = self._inner_request(server_round, arrays, config, grid, cohort)
         return [Message(content, node_id, message_type) for node_id in cohort]
 
@@ -318,7 +322,9 @@ class ClipAndNoise(Strategy):
     ) -> tuple[ArrayRecord, dict[str, int | float]]:
         """Hand the private mean to the inner strategy, as the reply of one client."""
         moved = total.moved(self.server_learning_rate * mean)
-        content = RecordDict({"arrays": moved, "metrics": MetricRecord({"num-examples": 1})})
+        weight_key = getattr(self.strategy, "weighted_by_key", "num-examples")
+        arrays_key = getattr(self.strategy, "arrayrecord_key", "arrays")
+        content = RecordDict({arrays_key: moved, "metrics": MetricRecord({weight_key: 1})})
         reply = Message(content, 0, MessageType.TRAIN)
         with _quiet():
             arrays, metrics = self.strategy.aggregate_train(server_round, [reply])
@@ -371,6 +377,7 @@ class ClipAndNoise(Strategy):
         unprotected = any("without local privacy" in text for text in self._exceptions)
         return PrivacyReport(
             rounds=self._rounds_released,
+            max_reports_per_client=self._rounds_asked,
             local=None if unprotected else self._local,
             central=central,
             exceptions=tuple(exceptions),
@@ -396,7 +403,8 @@ class ClipAndNoise(Strategy):
     def _check_budget(self) -> None:
         if self.accountant is None:
             return
-        limit = self.max_epsilon or self.accountant.config.max_epsilon
+        limits = (self.max_epsilon, self.accountant.config.max_epsilon)
+        limit = min((limit for limit in limits if limit is not None), default=None)
         if limit is not None and self.accountant.would_exceed(self._event(), limit):
             spent = self.accountant.get_privacy_spent()
             raise PrivacyBudgetExhausted(

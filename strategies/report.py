@@ -92,6 +92,9 @@ class PrivacyReport:
     ----------
     rounds : int
         Models released.
+    max_reports_per_client : int
+        Rounds in which a client may have been asked. A report that has left its device is spent,
+        whatever became of the round.
     local : LocalGuarantee or None
         None if any reply without local privacy was used.
     central : CentralGuarantee or None
@@ -105,6 +108,7 @@ class PrivacyReport:
     """
 
     rounds: int
+    max_reports_per_client: int
     local: LocalGuarantee | None
     central: CentralGuarantee | None
     exceptions: tuple[str, ...] = ()
@@ -133,8 +137,8 @@ class PrivacyReport:
                 "epsilon_direction": self.local.epsilon_direction,
                 "epsilon_magnitude": self.local.epsilon_magnitude,
                 "epsilon_per_report": self.local.epsilon_per_report,
-                "max_reports_per_client": self.rounds,
-                "epsilon_total": self.rounds * self.local.epsilon_per_report,
+                "max_reports_per_client": self.max_reports_per_client,
+                "epsilon_total": self._epsilon_total(self.local),
                 "composition": "basic, for a client in every cohort",
             }
             if self.dim is not None and self.dim >= 2:
@@ -151,14 +155,14 @@ class PrivacyReport:
         """Return the report for people, at most 80 columns wide but for the notes."""
         lines = ["Privacy report", f"  unit     one client, over {self.rounds} rounds"]
         if self.local is None:
-            lines.append("  local    NONE: reports were used that no mechanism had privatized")
+            lines.append("  local    NONE")
         else:
             local = self.local
             lines += [
                 "  local    against whoever sees a report: pure local differential privacy",
                 f"           a report   epsilon {local.epsilon_per_report:.6g}: "
                 f"{local.epsilon_direction:.6g} direction, {local.epsilon_magnitude:.6g} magnitude",
-                f"           in total   epsilon {self.rounds * local.epsilon_per_report:.6g} "
+                f"           in total   epsilon {self._epsilon_total(local):.6g} "
                 "for a client in every cohort",
             ]
             if self.dim is not None and self.dim >= 2:
@@ -173,6 +177,9 @@ class PrivacyReport:
         lines += [f"  note     {text}" for text in self.exceptions]
         return "\n".join(lines)
 
+    def _epsilon_total(self, local: LocalGuarantee) -> float:
+        return self.max_reports_per_client * local.epsilon_per_report
+
     def _reconstruction(self, dim: int) -> dict[str, Any]:
         local = self.local
         if local is None:
@@ -183,7 +190,7 @@ class PrivacyReport:
             )
             for scope, epsilon in (
                 ("one_report", local.epsilon_per_report),
-                ("all_reports", self.rounds * local.epsilon_per_report),
+                ("all_reports", self._epsilon_total(local)),
             )
         }
         return {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 from uuid import uuid4
 
@@ -77,7 +78,8 @@ class LocalGrid(Grid):
         for message in messages:
             message_id = str(uuid4())
             message.metadata.__dict__["_message_id"] = message_id
-            self._replies[message_id] = self._run_node(message)
+            # A copy, as over a network: what a client does to its message stays with the client.
+            self._replies[message_id] = self._run_node(deepcopy(message))
             message_ids.append(message_id)
         return message_ids
 

@@ -56,8 +56,11 @@ class PartitionGrid(Grid):
         for reply in self._grid.send_and_receive(questions, timeout=timeout):
             if reply.has_error():
                 raise RuntimeError(f"a node could not tell its partition: {reply.error.reason}")
-            record = reply.content.metric_records["partition"]
-            partition_of[reply.metadata.src_node_id] = int(str(record["partition-id"]))
+            record = reply.content.metric_records.get("partition")
+            partition = None if record is None else record.get("partition-id")
+            if not isinstance(partition, int):
+                raise RuntimeError(f"a node answered without its partition; got {partition!r}")
+            partition_of[reply.metadata.src_node_id] = partition
         if len(partition_of) != len(node_ids):
             raise RuntimeError(
                 f"only {len(partition_of)} of {len(node_ids)} nodes answered within {timeout:g} s"

@@ -1,0 +1,113 @@
+"""The run config, checked."""
+
+import dataclasses
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from simulations.settings import Settings
+from tests.messages import default_run_config
+
+CONF = Path(__file__).resolve().parents[2] / "simulations" / "conf"
+DEFAULTS = default_run_config()
+
+FLAGS = ["baseline", "fail-fast"]
+TEXTS = ["task", "output-dir", "sdp-rule"]
+COUNTS = ["num-clients", "num-server-rounds", "seed", "local-steps", "projected-population"]
+NUMBERS = [key for key in DEFAULTS if key not in [*FLAGS, *TEXTS, *COUNTS]]
+ZERO_MEANS_NONE = {
+    "sdp-clip-norm": "clip_norm",
+    "sdp-max-epsilon": "max_epsilon",
+    "projected-population": "projected_population",
+}
+
+
+def settings(**changes):
+    return Settings.from_run_config(DEFAULTS | changes)
+
+
+def test_defaults_are_valid():
+    parsed = settings()
+    assert parsed.task == "digits"
+    assert parsed.budget.total == 60.0
+    assert parsed.output_dir is None
+    assert parsed.clip_norm is parsed.max_epsilon is None
+
+
+@pytest.mark.parametrize("key", list(DEFAULTS))
+def test_missing_key_is_named(key):
+    with pytest.raises(ValueError, match=rf"^{key} is missing from the run config"):
+        Settings.from_run_config({name: DEFAULTS[name] for name in DEFAULTS if name != key})
+
+
+def other(key):
+    value = DEFAULTS[key]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value / 2 if isinstance(value, float) and value else value + 1
+    return {"sdp-rule": "paper", "output-dir": "runs"}.get(key, "other")
+
+
+@pytest.mark.parametrize("key", list(DEFAULTS))
+def test_every_key_is_read(key):
+    assert settings(**{key: other(key)}) != settings()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, value) for key in NUMBERS for value in [-1, math.nan, math.inf, "5", True]),
+        *((key, value) for key in COUNTS for value in [-1, 1.5, math.nan, "5", True]),
+        *((key, value) for key in FLAGS for value in [0, 1, "true", None]),
+        *((key, value) for key in TEXTS for value in [0, True, None]),
+        *((key, 0) for key in ["num-clients", "num-server-rounds", "local-steps"]),
+        *((key, 0.0) for key in NUMBERS if key not in [*ZERO_MEANS_NONE, "sdp-noise-multiplier"]),
+        ("sdp-sampling-rate", 1.01),
+        ("sdp-delta", 1.0),
+        ("projected-delta", 1.0),
+        ("sdp-rule", "loose"),
+    ],
+)
+def test_bad_value_is_named(key, value):
+    with pytest.raises(ValueError, match=rf"^{key} must be .*got {value!r}$"):
+        settings(**{key: value})
+
+
+@pytest.mark.parametrize("key", list(ZERO_MEANS_NONE))
+def test_zero_means_none(key):
+    zero = 0 if key in COUNTS else 0.0
+    assert getattr(settings(**{key: zero}), ZERO_MEANS_NONE[key]) is None
+    assert getattr(settings(**{key: 7}), ZERO_MEANS_NONE[key]) == 7
+
+
+def test_noise_may_be_zero():
+    assert settings(**{"sdp-noise-multiplier": 0.0}).noise_multiplier == 0.0
+
+
+def test_whole_numbers_stand_for_floats():
+    parsed = settings(**{"sdp-epsilon-direction": 50, "sdp-max-norm": 5})
+    assert parsed.budget.epsilon_direction == 50.0
+    assert isinstance(parsed.max_norm, float)
+
+
+def test_output_folder_is_a_path():
+    assert settings(**{"output-dir": "runs/x"}).output_dir == Path("runs/x")
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings().seed = 1
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("**/*.toml")), ids=lambda path: path.stem)
+def test_run_files_set_known_keys_to_valid_values(path):
+    config = tomllib.loads(path.read_text())
+    assert set(config) <= set(DEFAULTS)
+    assert settings(**config).task == config["task"]
+
+
+def test_there_are_run_files():
+    assert list(CONF.glob("**/*.toml"))

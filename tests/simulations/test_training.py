@@ -1,0 +1,313 @@
+"""A whole training run, in one process."""
+
+import csv
+import json
+import math
+import statistics
+
+import pytest
+import torch
+from flwr.clientapp import ClientApp
+
+from flwr_sdp.clients import SeparatedDPMod
+from simulations import client_app
+from simulations.engine.local import LocalGrid
+from simulations.server_app import run_training
+from simulations.settings import Settings
+from tests.messages import default_run_config
+
+COLUMNS = [
+    "round",
+    "accuracy",
+    "loss",
+    "cdp-epsilon",
+    "cohort",
+    "replies",
+    "failures",
+    "refused",
+    "fraction-projected",
+    "mean-norm",
+    "noise-norm",
+    "seconds",
+]
+# Few clients and rounds, and so a larger budget of the direction than the digits need.
+SHORT = {"num-clients": 20, "num-server-rounds": 12, "sdp-epsilon-direction": 500.0}
+TINY = {"num-clients": 6, "num-server-rounds": 2, "sdp-epsilon-direction": 500.0, "local-steps": 1}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Spy(LocalGrid):
+    """A LocalGrid that remembers whom it asked to train, round by round."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.cohorts = []
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        if messages:
+            self.cohorts.append([message.metadata.dst_node_id for message in messages])
+        yield from super().send_and_receive(messages, timeout=timeout)
+
+
+def train(config, *, app=client_app.app, folder=None, **changes):
+    config = default_run_config() | config | changes
+    config["output-dir"] = "" if folder is None else str(folder)
+    grid = Spy(app, config["num-clients"], config)
+    accuracy, report = run_training(grid, Settings.from_run_config(config))
+    return accuracy, report, grid.cohorts
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("private")
+    return (*train(SHORT, folder=folder), folder)
+
+
+# ------------------------------------------------------------------ a private run
+def test_private_run_learns(private):
+    """Chance is 0.1; runs like this end at about 0.9."""
+    accuracy, _, _, _ = private
+    assert accuracy > 0.6
+
+
+def test_metrics_have_a_row_a_round(private):
+    accuracy, report, cohorts, folder = private
+    table = rows(folder / "metrics.csv")
+    assert list(table[0]) == COLUMNS
+    assert [int(row["round"]) for row in table] == list(range(13))
+    assert [int(row["cohort"]) for row in table[1:]] == list(map(len, cohorts))
+    for row in table[1:]:
+        assert all(math.isfinite(float(value)) for value in row.values())
+        assert row["replies"] == row["cohort"]
+        assert row["failures"] == row["refused"] == "0"
+        assert float(row["fraction-projected"]) == 0.0
+    epsilons = [float(row["cdp-epsilon"]) for row in table[1:]]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] == report.central.epsilon
+    assert float(table[-1]["accuracy"]) == accuracy
+    assert [table[0][name] for name in COLUMNS[3:]] == [""] * 9
+
+
+def test_report_has_every_part(private):
+    accuracy, report, _, folder = private
+    facts = json.loads((folder / "report.json").read_text())
+    assert facts["task"] == "digits"
+    assert facts["final_accuracy"] == accuracy
+    assert facts["rounds"] == 12
+    assert facts["local"]["epsilon_per_report"] == pytest.approx(510.0)
+    assert facts["local"]["epsilon_per_report"] <= 510.0
+    assert facts["local"]["max_reports_per_client"] == 12
+    assert facts["central"]["epsilon"] == report.central.epsilon
+    assert facts["central"]["releases"] == 12
+    assert facts["central"]["population"] == 20
+    (projected,) = facts["central_projected"]
+    assert projected["status"] == "projected, not run"
+    assert projected["population"] == 10_000_000
+    assert projected["epsilon"] < facts["central"]["epsilon"]
+    assert facts["reconstruction"]["dim_target"] == 9610
+    assert any("seed 0" in text for text in facts["exceptions"])
+    assert sorted(path.name for path in folder.iterdir()) == ["metrics.csv", "report.json"]
+
+
+def test_replies_are_never_projected_at_the_default_clip_norm(private):
+    _, report, _, _ = private
+    assert report.exceptions == tuple(text for text in report.exceptions if "seed" in text)
+
+
+# ------------------------------------------------------------------ reproducible
+def test_same_seed_same_cohorts():
+    first, again, other = (train(TINY, **{"seed": seed})[2] for seed in (5, 5, 6))
+    assert first == again != other
+    assert len(first) == 2
+
+
+def test_baseline_is_the_same_in_every_run():
+    (first, _, cohorts), (again, _, cohorts_again) = (
+        train(TINY, baseline=True, **{"local-steps": 5}) for _ in range(2)
+    )
+    assert first == again
+    assert cohorts == cohorts_again
+
+
+def test_noise_is_not_repeated(tmp_path):
+    """Cohorts, data and training repeat; the noise of devices and server is never seeded."""
+    norms = []
+    for name in ("first", "again"):
+        folder = tmp_path / name
+        folder.mkdir()
+        train(TINY, folder=folder, **{"sdp-sampling-rate": 1.0})
+        norms.append([row["mean-norm"] for row in rows(folder / "metrics.csv")[1:]])
+    assert not set(norms[0]) & set(norms[1])
+
+
+# ------------------------------------------------------------------ baseline
+def epsilons(value):
+    """Return every number under a name that speaks of epsilon."""
+    if isinstance(value, list):
+        return [number for part in value for number in epsilons(part)]
+    if not isinstance(value, dict):
+        return []
+    found = [part for name, part in value.items() if "epsilon" in name and part is not None]
+    return found + [number for part in value.values() for number in epsilons(part)]
+
+
+def test_baseline_claims_no_privacy(tmp_path):
+    accuracy, report, _ = train(TINY, baseline=True, folder=tmp_path)
+    facts = json.loads((tmp_path / "baseline-report.json").read_text())
+    assert facts["local"] is facts["central"] is facts["reconstruction"] is None
+    assert facts["central_projected"] == []
+    assert epsilons(facts) == []
+    assert "epsilon" not in report.to_text()
+    assert report.projections == ()
+    assert any("without local privacy" in text for text in facts["exceptions"])
+    table = rows(tmp_path / "baseline-metrics.csv")
+    assert list(table[0]) == COLUMNS
+    assert [row["cdp-epsilon"] for row in table] == [""] * 3
+    assert facts["final_accuracy"] == accuracy
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "baseline-metrics.csv",
+        "baseline-report.json",
+    ]
+
+
+# ------------------------------------------------------------------ failures
+def failing(partitions):
+    """Return the simulated app, broken at some partitions."""
+    app = ClientApp()
+
+    @app.train(mods=[SeparatedDPMod()])
+    def train_or_fail(message, context):
+        if context.node_config["partition-id"] in partitions:
+            raise RuntimeError("the disk is full")
+        return client_app.train(message, context)
+
+    return app
+
+
+def test_failing_client_ends_the_run_and_names_the_round(tmp_path, caplog):
+    with pytest.raises(RuntimeError, match=r"1 client\(s\) failed in round 1"):
+        train(TINY, app=failing({2}), folder=tmp_path, **{"sdp-sampling-rate": 1.0})
+    assert "partition 2" in caplog.text
+    assert "the disk is full" in caplog.text
+    assert [row["failures"] for row in rows(tmp_path / "metrics.csv")] == ["", "1"]
+
+
+def test_run_goes_on_without_failing_clients_if_told_to(tmp_path):
+    _, report, _ = train(
+        TINY,
+        app=failing({0, 3}),
+        folder=tmp_path,
+        **{"sdp-sampling-rate": 1.0, "fail-fast": False},
+    )
+    table = rows(tmp_path / "metrics.csv")
+    assert [row["failures"] for row in table[1:]] == ["2", "2"]
+    assert [row["replies"] for row in table[1:]] == ["4", "4"]
+    assert report.rounds == 2
+    assert any("a client failed" in text and "(4x)" in text for text in report.exceptions)
+
+
+def test_simulated_app_is_private_whatever_else_it_does():
+    """Without the mod's settings the simulated device answers with an error, not with a model."""
+    config = default_run_config() | TINY
+    del config["sdp-max-norm"]
+    settings = Settings.from_run_config(config | {"sdp-max-norm": 5.0, "fail-fast": True})
+    with pytest.raises(RuntimeError, match="failed in round 1"):
+        run_training(LocalGrid(client_app.app, 6, config), settings)
+
+
+# ------------------------------------------------------------------ budgets
+def test_spent_budget_ends_the_run_with_a_report(tmp_path):
+    changes = {
+        "num-server-rounds": 5,
+        "sdp-noise-multiplier": 4.0,
+        "sdp-sampling-rate": 1.0,
+        "sdp-max-epsilon": 1.8,  # two rounds cost 1.5, three cost 1.9
+    }
+    _, report, cohorts = train(TINY, folder=tmp_path, **changes)
+    assert report.rounds == len(cohorts)
+    assert 0 < len(cohorts) < 5
+    assert report.central.epsilon <= 1.8
+    assert len(rows(tmp_path / "metrics.csv")) == 1 + len(cohorts)
+    assert json.loads((tmp_path / "report.json").read_text())["central"]["epsilon"] <= 1.8
+
+
+def test_explicit_clip_norm_projects_replies(tmp_path):
+    """At a clip norm below the smallest norm a report can have, all of them."""
+    changes = {"sdp-clip-norm": 1e-6, "sdp-sampling-rate": 1.0}
+    _, report, _ = train(TINY, folder=tmp_path, **changes)
+    assert report.central.clip_norm == 1e-6
+    assert [row["fraction-projected"] for row in rows(tmp_path / "metrics.csv")[1:]] == ["1.0"] * 2
+
+
+def test_no_noise_no_central_epsilon(tmp_path):
+    _, report, _ = train(TINY, folder=tmp_path, **{"sdp-noise-multiplier": 0.0})
+    facts = json.loads((tmp_path / "report.json").read_text())
+    assert facts["central"] is None
+    assert facts["central_projected"] == []
+    assert facts["local"] is not None
+    assert report.projections == ()
+
+
+def test_projection_can_be_left_out():
+    _, report, _ = train(TINY, **{"projected-population": 0})
+    assert report.projections == ()
+    assert report.central is not None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"projected-population": 50}, {"sdp-noise-multiplier": 1e-8}], ids=str
+)
+def test_impossible_projection_does_not_cost_the_run(changes, tmp_path):
+    """It is refused before anyone trains, or left out; a finished run is never lost to it."""
+    trained = []
+
+    class Counting(Spy):
+        def push_messages(self, messages):
+            trained.append(1)
+            return super().push_messages(messages)
+
+    config = default_run_config() | TINY | changes | {"output-dir": str(tmp_path)}
+    grid = Counting(client_app.app, config["num-clients"], config)
+    refusal = None
+    try:
+        run_training(grid, Settings.from_run_config(config))
+    except ValueError as error:
+        refusal = error
+    if refusal is not None:
+        assert trained == []
+        assert "projected" in str(refusal)
+    else:
+        assert json.loads((tmp_path / "report.json").read_text())["central_projected"] == []
+
+
+def test_missing_output_folder_is_found_before_training(tmp_path):
+    """A clear error at once, or a folder that is made."""
+    folder = tmp_path / "not" / "there"
+    refusal = None
+    try:
+        train(TINY, folder=folder)
+    except (OSError, ValueError) as error:
+        refusal = error
+    assert "there" in str(refusal) if refusal else (folder / "report.json").exists()
+
+
+# ------------------------------------------------------------------ the task as it is shipped
+@pytest.mark.slow
+def test_digits_reach_their_accuracy():
+    """The default run, five seeds: the mean is at least 0.94 and no run below 0.91."""
+    accuracies = [train({}, **{"seed": seed})[0] for seed in range(5)]
+    assert statistics.mean(accuracies) >= 0.94, accuracies
+    assert min(accuracies) >= 0.91, accuracies

@@ -1,0 +1,227 @@
+"""The clipped sum."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+from flwr.app import Array
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_sdp import seeded_generator
+from flwr_sdp.strategies.accumulator import ClippedSum
+from tests.messages import flat, numpy_dict, record, shifted
+
+
+def model():
+    return record(
+        {
+            "w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3),
+            "steps": np.array([3, 4], np.int64),
+            "b": np.array(0.5, np.float64),
+            "mask": np.array([True, False]),
+            "half": np.array([1.0, 2.0], np.float16),
+        }
+    )
+
+
+DIM = 9
+
+
+def step(total, divisor=1.0):
+    return total.mean(divisor, 0.0, seeded_generator(0))
+
+
+def test_floating_point_arrays_are_summed():
+    assert ClippedSum(model(), 1.0).dim == DIM
+
+
+def test_sum_of_unclipped_updates():
+    total = ClippedSum(model(), math.inf)
+    for value in (0.25, 0.5, -1.0):
+        total.add(shifted(model(), value))
+    np.testing.assert_allclose(step(total, 4.0), np.full(DIM, -0.25 / 4.0), atol=1e-7)
+    assert total.projected == 0
+
+
+@given(
+    scale=st.floats(1e-6, 1e9),
+    clip_norm=st.floats(1e-3, 1e3),
+    seed=st.integers(0, 5),
+)
+def test_one_update_is_projected_on_the_ball(scale, clip_norm, seed):
+    update = np.random.default_rng(seed).standard_normal(4)
+    update *= scale / np.linalg.norm(update)
+    zero = record({"w": np.zeros(4)})
+    total = ClippedSum(zero, clip_norm)
+    total.add(shifted(zero, update))
+    expected = update * min(1.0, clip_norm / scale)
+    np.testing.assert_allclose(step(total), expected, rtol=1e-9)
+    assert np.linalg.norm(step(total)) <= clip_norm * (1 + 1e-12)
+    if abs(scale / clip_norm - 1.0) > 1e-9:
+        assert total.projected == (scale > clip_norm)
+
+
+def test_every_update_is_projected_by_itself():
+    zero = record({"w": np.zeros(2)})
+    total = ClippedSum(zero, 1.0)
+    for update in ([10.0, 0.0], [0.0, 0.5], [-3.0, -4.0]):
+        total.add(shifted(zero, np.array(update)))
+    np.testing.assert_allclose(step(total), [1.0 - 0.6, 0.5 - 0.8], rtol=1e-12)
+    assert total.projected == 2
+
+
+def test_norm_is_over_all_arrays_together():
+    zero = record({"a": np.zeros(1), "b": np.zeros(1)})
+    total = ClippedSum(zero, 1.0)
+    total.add(shifted(zero, np.array([3.0, 4.0])))
+    np.testing.assert_allclose(step(total), [0.6, 0.8])
+
+
+def test_keys_are_matched_by_name():
+    total = ClippedSum(model(), math.inf)
+    moved = shifted(model(), np.arange(DIM, dtype=float))
+    total.add(dict(reversed(moved.items())))
+    np.testing.assert_allclose(step(total), np.arange(DIM), atol=1e-6)
+
+
+def test_buffers_of_a_reply_are_ignored():
+    reply = numpy_dict(model()) | {"steps": np.array([999, 999]), "mask": np.array([False, True])}
+    total = ClippedSum(model(), 1.0)
+    total.add(record(reply))
+    np.testing.assert_array_equal(step(total), 0.0)
+
+
+def damaged(**fields):
+    """Return a whole reply, one array of which is not what it says it is."""
+    arrays = model()
+    for name, value in fields.items():
+        setattr(arrays["w"], name, value)
+    return arrays
+
+
+def npz():
+    buffer = io.BytesIO()
+    np.savez(buffer, w=np.zeros((2, 3)))
+    return buffer.getvalue()
+
+
+BAD = {
+    "missing": lambda: record({"w": np.zeros((2, 3))}),
+    "unknown": lambda: record(numpy_dict(model()) | {"more": np.zeros(2)}),
+    "renamed": lambda: record({f"x{name}": value for name, value in numpy_dict(model()).items()}),
+    "empty": lambda: record({}),
+    "shape": lambda: record(numpy_dict(model()) | {"w": np.zeros((3, 2), np.float32)}),
+    "broadcast": lambda: record(numpy_dict(model()) | {"w": np.zeros(3, np.float32)}),
+    "scalar": lambda: record(numpy_dict(model()) | {"b": np.zeros(1)}),
+    "int": lambda: record(numpy_dict(model()) | {"w": np.zeros((2, 3), np.int64)}),
+    "bool": lambda: record(numpy_dict(model()) | {"w": np.zeros((2, 3), bool)}),
+    "complex": lambda: record(numpy_dict(model()) | {"w": np.zeros((2, 3), complex)}),
+    "text": lambda: record(numpy_dict(model()) | {"w": np.full((2, 3), "1.0")}),
+    "nan": lambda: shifted(model(), math.nan),
+    "one nan": lambda: shifted(model(), {"b": math.nan}),
+    "inf": lambda: shifted(model(), {"b": math.inf}),
+    "minus inf": lambda: shifted(model(), {"half": -math.inf}),
+    "no bytes": lambda: damaged(data=b""),
+    "damaged bytes": lambda: damaged(data=b"not an array at all"),
+    "cut short": lambda: damaged(data=model()["w"].data[:-3]),
+    "zip archive": lambda: damaged(data=b"PK\x03\x04not a zip archive"),
+    "npz archive": lambda: damaged(data=npz()),
+    "other serialisation": lambda: damaged(stype="pickle"),
+}
+
+
+@pytest.mark.parametrize("name", list(BAD))
+def test_bad_reply_is_refused_and_adds_nothing(name):
+    """The message is for the report: it names what is wrong and quotes no number."""
+    total = ClippedSum(model(), math.inf)
+    total.add(shifted(model(), 0.25))
+    before = step(total)
+    with pytest.raises(ValueError, match=r"\w"):
+        total.add(BAD[name]())
+    np.testing.assert_array_equal(step(total), before)
+    assert total.projected == 0
+
+
+@pytest.mark.parametrize("value", [1e160, 1e300, -1e308])
+def test_update_whose_square_overflows_moves_no_more_than_the_ball(value):
+    """It may be projected or refused, but without a warning and never as something infinite."""
+    zero = record({"w": np.zeros(3)})
+    total = ClippedSum(zero, 2.0)
+    try:
+        total.add(shifted(zero, value))
+    except ValueError:
+        pass
+    assert np.linalg.norm(step(total)) <= 2.0 * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_reply_may_have_another_floating_dtype(dtype):
+    zero = record({"w": np.zeros(3, np.float32)})
+    total = ClippedSum(zero, math.inf)
+    total.add(record({"w": np.array([0.5, 1.0, 2.0], dtype)}))
+    np.testing.assert_array_equal(step(total), [0.5, 1.0, 2.0])
+
+
+def test_sum_is_formed_in_double_precision():
+    """4,096 times 0.001 onto 10,000 in float32 steps: single precision would be off by percents."""
+    large = record({"w": np.array([10_000.0], np.float32)})
+    reply = shifted(large, 0.001)
+    exact = float(reply["w"].numpy()[0]) - 10_000.0
+    total = ClippedSum(large, math.inf)
+    for _ in range(4096):
+        total.add(reply)
+    assert step(total)[0] == pytest.approx(4096 * exact, rel=1e-12)
+
+
+def test_mean_leaves_the_sum_as_it_was():
+    total = ClippedSum(model(), 1.0)
+    total.add(shifted(model(), 0.1))
+    before = step(total).copy()
+    noised = total.mean(2.0, 1.0, seeded_generator(0))
+    assert not np.allclose(noised, before / 2.0)
+    noised[...] = 7.0
+    np.testing.assert_array_equal(step(total), before)
+
+
+def test_noise_is_added_before_the_division():
+    total = ClippedSum(model(), 1.0)
+    total.add(shifted(model(), 0.01))
+    noise = seeded_generator(3).normal(DIM)
+    expected = (step(total) + 0.7 * noise) / 5.0
+    np.testing.assert_allclose(total.mean(5.0, 0.7, seeded_generator(3)), expected, rtol=1e-12)
+
+
+# ------------------------------------------------------------------ back to a model
+def test_moved_keeps_everything_but_the_numbers():
+    total = ClippedSum(model(), 1.0)
+    moved = total.moved(np.arange(DIM, dtype=float))
+    assert list(moved) == list(model())
+    for name, array in moved.items():
+        assert (array.dtype, array.shape) == (model()[name].dtype, model()[name].shape)
+    np.testing.assert_allclose(flat(moved), flat(model()) + np.arange(DIM), rtol=1e-3)
+    for name in ("steps", "mask"):
+        assert moved[name].data == model()[name].data
+
+
+def test_like_model_restores_dtypes_and_buffers():
+    total = ClippedSum(model(), 1.0)
+    averaged = record(
+        {name: array.astype(np.float64) * 1.5 for name, array in numpy_dict(model()).items()}
+    )
+    restored = total.like_model(averaged)
+    for name, array in restored.items():
+        assert array.dtype == model()[name].dtype
+        assert array.shape == model()[name].shape
+    for name in ("steps", "mask"):
+        assert restored[name].data == model()[name].data
+    np.testing.assert_allclose(flat(restored), 1.5 * flat(model()), rtol=1e-3)
+
+
+def test_model_is_held_by_value():
+    arrays = model()
+    total = ClippedSum(arrays, 1.0)
+    arrays["w"] = Array(np.full((2, 3), 9.0, np.float32))
+    total.add(shifted(model(), 0.1))
+    np.testing.assert_allclose(step(total), 0.1, rtol=1e-2)

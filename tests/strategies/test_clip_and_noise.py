@@ -1,0 +1,1168 @@
+"""The strategy: what a round does to the model, and what it costs."""
+
+import json
+import math
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant as DirectRdpAccountant
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import (
+    GaussianPrivacyEvent,
+    NeighboringRelation,
+    PrivacyConfig,
+    PrivacySpent,
+    RdpAccountant,
+    SamplingMethod,
+)
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+from flwr.serverapp.strategy import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedProx,
+    FedYogi,
+    strategy_utils,
+)
+
+from flwr_sdp import SeparatedBudget, secure_generator, seeded_generator
+from flwr_sdp.clients import SeparatedDPMod
+from flwr_sdp.strategies import ClipAndNoise, poisson_rdp_accountant
+from simulations.engine.local import LocalGrid
+from tests.messages import (
+    MARKS,
+    FakeGrid,
+    client_app,
+    error_reply,
+    flat,
+    numpy_dict,
+    private_reply,
+    record,
+    reply_with,
+    shifted,
+)
+from tests.statistics_helpers import (
+    N_SIGMA,
+    assert_detects,
+    assert_frequency,
+    assert_mean_close,
+)
+
+RHO = 2.0
+
+
+@pytest.fixture(autouse=True)
+def _no_endless_wait(monkeypatch):
+    """A strategy of Flower's that waits for more nodes would wait for ever."""
+
+    def refuse(_seconds):
+        raise AssertionError("the inner strategy waits for nodes that never come")
+
+    monkeypatch.setattr(strategy_utils, "sleep", refuse)
+
+
+def vector_model(dim=4):
+    return record({"w": np.zeros(dim)})
+
+
+def mixed_model():
+    return record(
+        {
+            "w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3),
+            "steps": np.array([3, 4], np.int64),
+            "mask": np.array([True, False]),
+            "b": np.array(0.5, np.float64),
+        }
+    )
+
+
+def inner(kind=FedAvg, **options):
+    return kind(fraction_evaluate=0.0, **options)
+
+
+def make(strategy=None, **options):
+    """Return a strategy without noise; `options` say what a test is about."""
+    settings = {
+        "clip_norm": RHO,
+        "noise_multiplier": 0.0,
+        "sampling_rate": 1.0,
+        "rng": seeded_generator(0),
+        "seed": 0,
+    }
+    return ClipAndNoise(strategy or inner(), **(settings | options))
+
+
+def ask(strategy, grid, model, server_round=1):
+    return list(strategy.configure_train(server_round, model, ConfigRecord(), grid))
+
+
+def play(strategy, grid, model, answer, server_round=1):
+    """Run one round; `answer(index, message)` replies, None for no reply."""
+    messages = ask(strategy, grid, model, server_round)
+    replies = [answer(index, message) for index, message in enumerate(messages)]
+    replies = [reply for reply in replies if reply is not None]
+    return strategy.aggregate_train(server_round, replies)
+
+
+class Ledger:
+    """An accountant that writes down what it is charged; its epsilon is the number of charges."""
+
+    def __init__(self, population):
+        self.config = PrivacyConfig(
+            target_delta=1e-5,
+            population_size=population,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+            sampling_method=SamplingMethod.POISSON,
+        )
+        self.charges = []
+
+    @property
+    def num_releases(self):
+        return len(self.charges)
+
+    def compose(self, event, count=1):
+        self.charges += [event] * count
+
+    def get_privacy_spent(self, delta=None):
+        return PrivacySpent(
+            epsilon=float(len(self.charges)),
+            delta=delta or self.config.target_delta,
+            num_releases=len(self.charges),
+            accounting_method="ledger",
+        )
+
+    def would_exceed(self, event, max_epsilon=None, count=1):
+        return len(self.charges) + count > max_epsilon
+
+
+def unit_update(dim=4, length=1.0):
+    return np.eye(dim)[0] * length
+
+
+# ------------------------------------------------------------------ the noise
+DIM = 4000
+
+
+def steps_of_noise(strategy, rounds=5, update=0.0, answers=True):
+    """Return the noise of several rounds on the sum, a row a round."""
+    grid, model, rows = FakeGrid(range(40)), vector_model(DIM), []
+    for server_round in range(1, rounds + 1):
+        arrays, _ = play(
+            strategy,
+            grid,
+            model,
+            lambda _i, message: private_reply(message, update) if answers else None,
+            server_round,
+        )
+        rows.append((flat(arrays) - flat(model)) * strategy.expected_cohort)
+        model = arrays
+    return np.array(rows)
+
+
+def noisy(noise_multiplier=0.7, **options):
+    settings = {"noise_multiplier": noise_multiplier, "sampling_rate": 0.25}
+    return make(**(settings | options), accountant=Ledger(40))
+
+
+def check_noise(noise, expected_std):
+    assert_mean_close(noise.ravel(), 0.0, variance=expected_std**2)
+    assert_mean_close(noise.ravel() ** 2, expected_std**2, variance=2 * expected_std**4)
+    assert noise.std() == pytest.approx(expected_std, rel=0.03)
+
+
+def check_independent_rounds(noise):
+    """Correlations of n pairs of independent numbers have standard error 1 / sqrt(n)."""
+    for one, other in pairwise(noise):
+        assert abs(np.corrcoef(one, other)[0, 1]) <= N_SIGMA / math.sqrt(DIM)
+
+
+def test_noise_on_the_sum_is_the_multiplier_times_the_clip_norm():
+    """20,000 coordinates: 3% is 6 standard errors, false alarms at 1.2e-6 in all.
+
+    The mutants have 10% more noise, and noise for the cohort in place of the expected one.
+    """
+    noise = steps_of_noise(noisy())
+    check_noise(noise, 0.7 * RHO)
+    assert_detects(check_noise, steps_of_noise(noisy(0.77)), 0.7 * RHO)
+    assert_detects(check_noise, noise * math.sqrt(8 / 10), 0.7 * RHO)
+
+
+def test_noise_is_the_same_when_nobody_replies():
+    """20,000 coordinates, as above. The mutant stays silent in one round of five."""
+    noise = steps_of_noise(noisy(), answers=False)
+    check_noise(noise, 0.7 * RHO)
+    noise[2] = 0.0
+    assert_detects(check_noise, noise, 0.7 * RHO)
+
+
+def test_secure_noise_has_the_same_law():
+    """20,000 coordinates, as above."""
+    noise = steps_of_noise(noisy(rng=None))
+    check_noise(noise, 0.7 * RHO)
+    check_independent_rounds(noise)
+
+
+def test_noise_of_the_rounds_is_independent():
+    """4 pairs of rounds with 4,000 coordinates each; false alarms at 2.3e-6.
+
+    The mutant draws every round from the same stream.
+    """
+    check_independent_rounds(steps_of_noise(noisy()))
+    mutant = [steps_of_noise(noisy(rng=seeded_generator(9)), rounds=1)[0] for _ in range(3)]
+    assert_detects(check_independent_rounds, np.array(mutant))
+
+
+def test_two_runs_by_default_have_different_noise():
+    first, second = (steps_of_noise(noisy(rng=None, seed=0), rounds=1) for _ in range(2))
+    assert not np.any(first == second)
+
+
+def test_release_is_unbiased():
+    """20,000 coordinates of noise around the sum; false alarms at 5.7e-7. The mutant is 12% off."""
+    strategy = noisy(sampling_rate=1.0)
+    sums = steps_of_noise(strategy, update=np.full(DIM, 0.02))
+
+    def check(total):
+        assert_mean_close(sums.ravel(), total, variance=(0.7 * RHO) ** 2)
+
+    check(40 * 0.02)
+    assert_detects(check, 39 * 0.018)
+
+
+def test_noise_norm_is_reported():
+    strategy = noisy()
+    noise = steps_of_noise(strategy, rounds=1)
+    assert strategy.last_round["noise-norm"] == pytest.approx(0.7 * RHO * math.sqrt(DIM) / 10)
+    assert strategy.last_round["mean-norm"] == pytest.approx(np.linalg.norm(noise) / 10)
+
+
+# ------------------------------------------------------------------ one client moves the sum by rho
+@pytest.mark.parametrize("eta", [1.0, 0.5, 3.0])
+def test_model_moves_by_the_clipped_sum_over_the_expected_cohort(eta):
+    strategy = make(server_learning_rate=eta, sampling_rate=0.5, population=20)
+    updates = np.random.default_rng(0).standard_normal((20, 4))
+    model = vector_model()
+    arrays, metrics = play(
+        strategy, FakeGrid(range(20)), model, lambda i, m: private_reply(m, updates[i])
+    )
+    cohort = metrics["cohort"]
+    lengths = np.linalg.norm(updates[:cohort], axis=1, keepdims=True)
+    clipped = updates[:cohort] * np.minimum(1.0, RHO / lengths)
+    np.testing.assert_allclose(flat(arrays), eta * clipped.sum(axis=0) / 10, rtol=1e-9)
+    assert metrics["fraction-projected"] == np.mean(lengths > RHO)
+    assert 0 < metrics["fraction-projected"] < 1
+    assert metrics["mean-norm"] == pytest.approx(np.linalg.norm(clipped.sum(axis=0)) / 10)
+
+
+def test_two_replies_of_a_hundred_move_the_model_by_two_hundredths():
+    arrays, metrics = play(
+        make(server_learning_rate=0.5),
+        FakeGrid(range(100)),
+        vector_model(),
+        lambda i, m: private_reply(m, unit_update(length=RHO)) if i < 2 else None,
+    )
+    assert (metrics["cohort"], metrics["replies"], metrics["failures"]) == (100, 2, 0)
+    assert np.linalg.norm(flat(arrays)) == pytest.approx(2 * RHO / 100 * 0.5)
+
+
+def test_no_client_weighs_more_than_another():
+    def answer(index, message):
+        if index == 0:
+            return private_reply(message, unit_update(), num_examples=1e6)
+        return private_reply(message, -unit_update(), num_examples=1)
+
+    arrays, _ = play(make(), FakeGrid(range(2)), vector_model(), answer)
+    np.testing.assert_array_equal(flat(arrays), 0.0)
+
+
+@pytest.mark.parametrize("num_examples", [0, -5, math.nan, math.inf, 1e300])
+def test_claimed_example_counts_do_not_matter(num_examples):
+    arrays, metrics = play(
+        make(),
+        FakeGrid(range(4)),
+        vector_model(),
+        lambda _i, m: private_reply(m, unit_update(), num_examples=num_examples),
+    )
+    assert metrics["replies"] == 4
+    np.testing.assert_allclose(flat(arrays), unit_update())
+
+
+@pytest.mark.parametrize("length", [1e3, 1e9, 1e100, 1e200, 1e300])
+def test_gigantic_reply_moves_the_model_by_rho_at_most(length):
+    def answer(index, message):
+        return private_reply(message, unit_update(length=length) if index == 0 else 0.0)
+
+    arrays, metrics = play(make(), FakeGrid(range(10)), vector_model(), answer)
+    assert np.linalg.norm(flat(arrays)) <= RHO / 10 * (1 + 1e-12)
+    if length <= 1e100:
+        assert np.linalg.norm(flat(arrays)) == pytest.approx(RHO / 10)
+        assert metrics["fraction-projected"] == 0.1
+    else:
+        assert metrics["replies"] + metrics["refused"] == 10
+
+
+@pytest.mark.parametrize("replies", [0, 1, 3, 10])
+def test_failures_do_not_change_the_divisor(replies):
+    arrays, metrics = play(
+        make(),
+        FakeGrid(range(10)),
+        vector_model(),
+        lambda i, m: private_reply(m, unit_update()) if i < replies else error_reply(m),
+    )
+    assert (metrics["cohort"], metrics["replies"], metrics["failures"]) == (
+        10,
+        replies,
+        10 - replies,
+    )
+    np.testing.assert_allclose(flat(arrays), unit_update() * replies / 10, rtol=1e-12)
+
+
+def test_seven_errors_among_a_hundred():
+    strategy = make()
+    arrays, metrics = play(
+        strategy,
+        FakeGrid(range(100)),
+        vector_model(),
+        lambda i, m: private_reply(m, unit_update()) if i >= 7 else error_reply(m, "no disk"),
+    )
+    np.testing.assert_allclose(flat(arrays), unit_update() * 0.93, rtol=1e-12)
+    assert metrics["failures"] == 7
+    assert "a client failed: no disk (7x)" in strategy.report().exceptions
+
+
+def test_divisor_is_the_expected_cohort_when_the_cohort_is_larger():
+    """10 nodes joined after the first round: more replies, the same divisor."""
+    strategy, grid, model = make(), FakeGrid(range(5)), vector_model()
+    play(strategy, grid, model, lambda _i, m: private_reply(m, unit_update()))
+    grid.node_ids = list(range(15))
+    arrays, metrics = play(strategy, grid, model, lambda _i, m: private_reply(m, unit_update()), 2)
+    assert metrics["cohort"] == metrics["replies"] == 15
+    assert strategy.expected_cohort == 5
+    np.testing.assert_allclose(flat(arrays), unit_update() * 3, rtol=1e-12)
+
+
+def test_empty_cohort_is_a_step_of_noise():
+    strategy = make(noise_multiplier=1.0, sampling_rate=1e-9, accountant=Ledger(1000))
+    model = vector_model(1000)
+    arrays, metrics = play(strategy, FakeGrid(range(5)), model, None)
+    assert (metrics["cohort"], metrics["replies"]) == (0, 0)
+    assert np.all(flat(arrays) != flat(model))
+    assert strategy.privacy_spent().num_releases == 1
+    assert strategy.report().rounds == 1
+
+
+def test_infinite_clip_norm_clips_nothing():
+    arrays, metrics = play(
+        make(clip_norm=math.inf),
+        FakeGrid(range(2)),
+        vector_model(),
+        lambda _i, m: private_reply(m, 1e6),
+    )
+    np.testing.assert_allclose(flat(arrays), 1e6)
+    assert metrics["fraction-projected"] == 0.0
+
+
+# ------------------------------------------------------------------ replies that are refused
+def with_arrays(**arrays):
+    def make_reply(message):
+        reply = private_reply(message)
+        reply.content["arrays"] = record(arrays)
+        return reply
+
+    return make_reply
+
+
+def with_marks(marks):
+    return lambda message: private_reply(message, unit_update(), marks=marks)
+
+
+def two_records(message):
+    reply = private_reply(message, unit_update())
+    reply.content["more"] = vector_model()
+    return reply
+
+
+def no_arrays(message):
+    reply = private_reply(message, unit_update())
+    del reply.content["arrays"]
+    return reply
+
+
+def no_metrics(message):
+    reply = private_reply(message, unit_update())
+    del reply.content["metrics"]
+    return reply
+
+
+def nothing_at_all(message):
+    return Message(RecordDict(), reply_to=message)
+
+
+def damaged(**fields):
+    def make_reply(message):
+        reply = private_reply(message, unit_update())
+        for name, value in fields.items():
+            setattr(reply.content["arrays"]["w"], name, value)
+        return reply
+
+    return make_reply
+
+
+REFUSED = {
+    "other keys": with_arrays(v=np.ones(4)),
+    "more keys": with_arrays(w=np.ones(4), v=np.ones(4)),
+    "no keys": with_arrays(),
+    "other shape": with_arrays(w=np.ones((2, 2))),
+    "one number": with_arrays(w=np.ones(())),
+    "integers": with_arrays(w=np.ones(4, np.int64)),
+    "booleans": with_arrays(w=np.ones(4, bool)),
+    "complex": with_arrays(w=np.ones(4, complex)),
+    "text": with_arrays(w=np.full(4, "1.0")),
+    "NaN": with_arrays(w=np.array([0.0, math.nan, 0.0, 0.0])),
+    "inf": with_arrays(w=np.array([0.0, math.inf, 0.0, 0.0])),
+    "minus inf": with_arrays(w=np.array([0.0, -math.inf, 0.0, 0.0])),
+    "no bytes": damaged(data=b""),
+    "damaged bytes": damaged(data=b"not an array"),
+    "other serialisation": damaged(stype="pickle"),
+    "no mark": with_marks({}),
+    "half a mark": with_marks({"ldp-epsilon-direction": 8.0}),
+    "zero mark": with_marks(MARKS | {"ldp-epsilon-direction": 0.0}),
+    "negative mark": with_marks(MARKS | {"ldp-epsilon-magnitude": -1.0}),
+    "infinite mark": with_marks(MARKS | {"ldp-epsilon-magnitude": math.inf}),
+    "NaN mark": with_marks(MARKS | {"ldp-epsilon-magnitude": math.nan}),
+    "list mark": with_marks(MARKS | {"ldp-epsilon-magnitude": [1.0]}),
+    "two ArrayRecords": two_records,
+    "no ArrayRecord": no_arrays,
+    "no MetricRecord": no_metrics,
+    "nothing": nothing_at_all,
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_bad_reply_never_enters_the_sum(name):
+    strategy = make()
+
+    def answer(index, message):
+        if index == 1:
+            return REFUSED[name](message)
+        return private_reply(message, 0.5 * unit_update())
+
+    arrays, metrics = play(strategy, FakeGrid(range(4)), vector_model(), answer)
+    np.testing.assert_allclose(flat(arrays), 0.5 * unit_update() * 3 / 4, rtol=1e-12)
+    assert (metrics["replies"], metrics["refused"], metrics["failures"]) == (3, 1, 0)
+    refusals = [text for text in strategy.report().exceptions if "refused" in text]
+    assert len(refusals) == 1
+    assert refusals[0].endswith("(1x)")
+
+
+def test_every_reply_refused_is_a_round_of_nobody():
+    strategy = make()
+    arrays, metrics = play(
+        strategy, FakeGrid(range(3)), vector_model(), lambda _i, m: REFUSED["NaN"](m)
+    )
+    np.testing.assert_array_equal(flat(arrays), 0.0)
+    assert (metrics["replies"], metrics["refused"], metrics["fraction-projected"]) == (0, 3, 0.0)
+
+
+def test_unmarked_replies_are_used_when_they_are_not_required():
+    strategy = make(require_local_dp=False)
+    arrays, metrics = play(
+        strategy,
+        FakeGrid(range(2)),
+        vector_model(),
+        lambda i, m: private_reply(m, unit_update(), marks=None if i else {}),
+    )
+    np.testing.assert_allclose(flat(arrays), unit_update())
+    assert (metrics["replies"], metrics["refused"]) == (2, 0)
+    report = strategy.report()
+    assert report.local is None
+    assert any("without local privacy" in text for text in report.exceptions)
+
+
+def test_report_states_the_weakest_mark():
+    strategy = make()
+    marks = [
+        {"ldp-epsilon-direction": 8.0, "ldp-epsilon-magnitude": 2.0},
+        {"ldp-epsilon-direction": 5.0, "ldp-epsilon-magnitude": 3.0},
+    ]
+    play(
+        strategy,
+        FakeGrid(range(2)),
+        vector_model(),
+        lambda i, m: private_reply(m, marks=marks[i]),
+    )
+    local = strategy.report().local
+    assert (local.epsilon_direction, local.epsilon_magnitude) == (8.0, 3.0)
+
+
+def test_clients_cannot_flood_the_report():
+    strategy = make()
+    play(
+        strategy,
+        FakeGrid(range(200)),
+        vector_model(),
+        lambda i, m: error_reply(m, f"{i} " + "x" * 10_000),
+    )
+    exceptions = strategy.report().exceptions
+    assert len(exceptions) <= 60
+    assert all(len(text) <= 250 for text in exceptions)
+    assert any("further exceptions" in text for text in exceptions)
+
+
+def test_replies_may_come_as_a_generator():
+    strategy, grid = make(), FakeGrid(range(3))
+    messages = ask(strategy, grid, vector_model())
+    arrays, _ = strategy.aggregate_train(
+        1, (private_reply(message, unit_update()) for message in messages)
+    )
+    np.testing.assert_allclose(flat(arrays), unit_update())
+
+
+# ------------------------------------------------------------------ the cohort
+def cohorts(strategy, rounds, nodes=100):
+    grid, model = FakeGrid(range(nodes)), vector_model()
+    return [
+        [message.metadata.dst_node_id for message in ask(strategy, grid, model, server_round)]
+        for server_round in range(1, rounds + 1)
+    ]
+
+
+def test_cohorts_are_poisson_draws():
+    """300 rounds of 100 nodes: 30,000 draws; false alarms at 5.7e-7 for each of the checks.
+
+    The variance of a sample variance of n sizes is about 2 sigma^4 / n. Mutants: a rate of 0.3, and
+    cohorts of one size.
+    """
+    drawn = cohorts(make(sampling_rate=0.25), 300)
+    sizes = np.array([len(cohort) for cohort in drawn])
+
+    def check(sizes):
+        assert_frequency(sizes.sum(), 300 * 100, 0.25)
+        variance = 100 * 0.25 * 0.75
+        error = variance * math.sqrt(2.0 / (len(sizes) - 1)) * 1.01
+        assert abs(sizes.var(ddof=1) - variance) <= N_SIGMA * error
+
+    check(sizes)
+    mutant = [len(cohort) for cohort in cohorts(make(sampling_rate=0.3), 300)]
+    assert_detects(check, np.array(mutant))
+    assert_detects(check, np.full(300, 25))
+
+
+def test_secure_cohorts_have_the_same_rate():
+    """10,000 draws; false alarms at 5.7e-7."""
+    sizes = [len(cohort) for cohort in cohorts(make(sampling_rate=0.25, seed=None), 100)]
+    assert_frequency(sum(sizes), 100 * 100, 0.25)
+
+
+def test_seeded_cohorts_repeat_from_run_to_run_and_not_from_round_to_round():
+    first, again = (cohorts(make(sampling_rate=0.5, seed=4), 5) for _ in range(2))
+    assert first == again
+    assert len({tuple(cohort) for cohort in first}) == 5
+    assert cohorts(make(sampling_rate=0.5, seed=5), 5) != first
+
+
+def test_default_cohorts_are_not_repeatable():
+    first, again = (cohorts(make(sampling_rate=0.5, seed=None), 5) for _ in range(2))
+    assert first != again
+
+
+def test_round_can_be_drawn_again_on_its_own():
+    """Round 3 asks whom it asks, whatever was drawn before it."""
+    strategy = make(sampling_rate=0.5)
+    messages = ask(make(sampling_rate=0.5), FakeGrid(range(100)), vector_model(), 3)
+    assert [message.metadata.dst_node_id for message in messages] == cohorts(strategy, 3)[2]
+
+
+def test_rate_one_asks_everyone():
+    assert cohorts(make(), 2, nodes=7) == [list(range(7))] * 2
+
+
+def test_inner_sample_does_not_change_the_cohort():
+    """FedAvg would ask a tenth of the nodes, and at least 3: the cohort is asked all the same."""
+    strategy = make(inner(fraction_train=0.1, min_train_nodes=3, min_available_nodes=3))
+    assert cohorts(strategy, 2, nodes=9) == [list(range(9))] * 2
+
+
+def test_inner_strategy_that_asks_nobody_is_an_error():
+    strategy = make(inner(fraction_train=0.0))
+    with pytest.raises(ValueError, match="strategy must ask the whole cohort"):
+        ask(strategy, FakeGrid(range(3)), vector_model())
+
+
+def test_messages_carry_what_the_inner_strategy_says():
+    (message,) = ask(make(inner(FedProx, proximal_mu=0.25)), FakeGrid([5]), mixed_model(), 3)
+    assert message.metadata.message_type == "train"
+    assert dict(message.content["config"]) == {"proximal-mu": 0.25, "server-round": 3}
+    assert list(message.content["arrays"]) == list(mixed_model())
+
+
+def test_nodes_that_do_not_come_are_a_timeout():
+    strategy = make(min_available_nodes=4, node_timeout=0.05)
+    with pytest.raises(TimeoutError, match=r"3 of min_available_nodes=4 .*node_timeout=0.05"):
+        ask(strategy, FakeGrid(range(3)), vector_model())
+
+
+# ------------------------------------------------------------------ inner strategies
+INNER = [FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedProx]
+
+
+def build(kind):
+    options = {FedAvgM: {"server_momentum": 0.9}, FedProx: {"proximal_mu": 0.25}}
+    return inner(kind, **options.get(kind, {}))
+
+
+def towards_one(message):
+    """A client that goes halfway to 1, with a mark, and shakes up the buffers."""
+    arrays = numpy_dict(message.content["arrays"])
+    for name, value in arrays.items():
+        if np.issubdtype(value.dtype, np.floating):
+            arrays[name] = np.asarray(0.5 * value + 0.5, dtype=value.dtype)
+        elif value.dtype == np.bool_:
+            arrays[name] = ~value
+        else:
+            arrays[name] = value + 100
+    reply = private_reply(message)
+    reply.content["arrays"] = record(arrays)
+    return reply
+
+
+@pytest.mark.parametrize("kind", INNER)
+@pytest.mark.parametrize("nodes", [5, 1])
+def test_inner_strategies_optimise(kind, nodes):
+    """Three rounds towards 1: the model comes nearer, in its dtypes, with its buffers."""
+    model, grid = mixed_model(), FakeGrid(range(nodes), towards_one)
+    result = make(build(kind)).start(grid, model, num_rounds=3)
+    assert len(grid.sent) == 3 * nodes
+    assert list(result.arrays) == list(model)
+    for name, array in result.arrays.items():
+        assert (array.dtype, array.shape) == (model[name].dtype, model[name].shape)
+        assert str(array.numpy().dtype) == array.dtype
+    for name in ("steps", "mask"):
+        assert result.arrays[name].data == model[name].data
+    before, after = (np.linalg.norm(1.0 - flat(arrays)) for arrays in (model, result.arrays))
+    assert after < before
+    assert all(list(message.content["arrays"]) == list(model) for message in grid.sent)
+
+
+@pytest.mark.parametrize("kind", INNER)
+def test_empty_cohorts_do_not_stop_a_run(kind):
+    grid = FakeGrid(range(5), towards_one)
+    ledger = Ledger(100)
+    strategy = make(build(kind), noise_multiplier=0.01, sampling_rate=1e-9, accountant=ledger)
+    result = strategy.start(grid, mixed_model(), num_rounds=3)
+    assert grid.sent == []
+    assert np.all(np.isfinite(flat(result.arrays)))
+    assert result.arrays["steps"].data == mixed_model()["steps"].data
+    assert strategy.privacy_spent().num_releases == 3
+
+
+@pytest.mark.parametrize(
+    "options", [{"weighted_by_key": "num-batches"}, {"arrayrecord_key": "weights"}], ids=str
+)
+def test_inner_strategy_may_name_its_records_otherwise(options):
+    grid = FakeGrid(range(2), lambda message: private_reply(message, 0.5))
+    result = make(inner(**options)).start(grid, vector_model(), num_rounds=2)
+    np.testing.assert_allclose(flat(result.arrays), 1.0)
+
+
+def test_proximal_mu_reaches_every_client():
+    configs = []
+
+    def answer(message):
+        configs.append(dict(message.content["config"]))
+        return towards_one(message)
+
+    make(build(FedProx)).start(FakeGrid(range(3), answer), mixed_model(), num_rounds=2)
+    assert configs == [
+        {"proximal-mu": 0.25, "server-round": server_round} for server_round in [1, 1, 1, 2, 2, 2]
+    ]
+
+
+def test_adam_differs_from_the_mean():
+    """The inner optimiser is really used: FedAdam's step is not FedAvg's."""
+    results = [
+        make(build(kind)).start(FakeGrid(range(3), towards_one), mixed_model(), num_rounds=2)
+        for kind in (FedAvg, FedAdam)
+    ]
+    assert not np.allclose(*(flat(result.arrays) for result in results))
+
+
+def test_adam_takes_the_private_mean_as_its_pseudo_gradient():
+    """The same steps as Flower's own FedAdam on one client that sends the mean."""
+    updates = np.random.default_rng(1).uniform(-0.1, 0.1, (3, 4))
+
+    def one(message):
+        return reply_with(message, shifted(message.content["arrays"], updates.mean(axis=0)))
+
+    ours = make(inner(FedAdam)).start(
+        FakeGrid(range(3), lambda m: private_reply(m, updates[m.metadata.dst_node_id])),
+        vector_model(),
+        num_rounds=3,
+    )
+    theirs = FedAdam(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1).start(
+        FakeGrid([0], one), vector_model(), num_rounds=3
+    )
+    np.testing.assert_allclose(flat(ours.arrays), flat(theirs.arrays), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", INNER)
+def test_epsilon_does_not_depend_on_the_inner_strategy(kind):
+    """Whatever it does with the mean, the same events are charged."""
+    ledger = Ledger(10)
+    strategy = make(build(kind), noise_multiplier=1.0, sampling_rate=0.5, accountant=ledger)
+    strategy.start(FakeGrid(range(10), towards_one), mixed_model(), num_rounds=3)
+    event = GaussianPrivacyEvent(noise_multiplier=1.0, sample_size=5, population_size=10)
+    assert ledger.charges == [event] * 3
+    assert strategy.privacy_spent().epsilon == 3.0
+
+
+def test_without_privacy_it_is_fedavg():
+    """Equal example counts, no noise, no clipping, everyone asked: Flower's own FedAvg."""
+
+    def client(message):
+        index = message.metadata.dst_node_id
+        moved = shifted(message.content["arrays"], 0.1 * index)
+        moved = record(
+            {
+                name: np.asarray(value * 0.9, dtype=value.dtype)
+                if value.dtype.kind == "f"
+                else value
+                for name, value in numpy_dict(moved).items()
+            }
+        )
+        return reply_with(message, moved)
+
+    plain = inner().start(FakeGrid(range(7), client), mixed_model(), num_rounds=3)
+    wrapped = make(clip_norm=math.inf, require_local_dp=False).start(
+        FakeGrid(range(7), client), mixed_model(), num_rounds=3
+    )
+    np.testing.assert_allclose(
+        flat(wrapped.arrays), flat(plain.arrays, ["w", "b"]), rtol=1e-6, atol=1e-6
+    )
+
+
+def test_evaluation_is_the_inner_strategys():
+    def answer(message):
+        if message.metadata.message_type == "train":
+            return towards_one(message)
+        content = {"metrics": MetricRecord({"num-examples": 1, "accuracy": 0.5})}
+        return Message(RecordDict(content), reply_to=message)
+
+    result = make(FedAvg()).start(FakeGrid(range(3), answer), mixed_model(), num_rounds=2)
+    assert {r: dict(m) for r, m in result.evaluate_metrics_clientapp.items()} == {
+        1: {"accuracy": 0.5},
+        2: {"accuracy": 0.5},
+    }
+    assert set(result.train_metrics_clientapp[2]) >= {
+        "cohort",
+        "replies",
+        "failures",
+        "refused",
+        "fraction-projected",
+        "mean-norm",
+        "noise-norm",
+        "seconds",
+    }
+
+
+def test_model_sent_out_is_not_changed():
+    model = mixed_model()
+    before = {name: array.data for name, array in model.items()}
+    play(make(noise_multiplier=1.0), FakeGrid(range(3)), model, lambda _i, m: private_reply(m, 1.0))
+    assert {name: array.data for name, array in model.items()} == before
+
+
+# ------------------------------------------------------------------ with real devices
+def test_run_with_the_mod_in_one_process():
+    """Private clients, clipped at the largest norm of a report: nothing refused or projected."""
+    budget = SeparatedBudget(epsilon_direction=8.0, epsilon_magnitude=8.0)
+    streams = iter(range(10_000))
+    device = SeparatedDPMod(budget, 1.0, rng=lambda: seeded_generator(0, next(streams)))
+
+    def train(message, _context):
+        arrays = message.content["arrays"]
+        return reply_with(message, shifted(arrays, {"w": 0.3 * (1.0 - arrays["w"].numpy())}))
+
+    grid = LocalGrid(client_app(device, train), 20, {})
+    probe = device._mechanism(4, context_of(grid))
+    strategy = make(clip_norm=probe.max_output_norm * (1 + 1e-9), noise_multiplier=0.01)
+    result = strategy.start(grid, vector_model(), num_rounds=12)
+    np.testing.assert_allclose(flat(result.arrays), 1.0, atol=0.35)
+    last = strategy.last_round
+    assert (last["replies"], last["failures"], last["refused"]) == (20, 0, 0)
+    assert last["fraction-projected"] == 0.0
+    report = strategy.report()
+    assert report.local.epsilon_per_report == pytest.approx(probe.event.epsilon, rel=1e-12)
+    assert report.local.epsilon_per_report <= budget.total
+
+
+def context_of(grid):
+    return next(iter(grid._contexts.values()))
+
+
+def test_devices_that_fail_are_counted():
+    device = SeparatedDPMod(SeparatedBudget(epsilon_direction=8.0, epsilon_magnitude=8.0), 1.0)
+
+    def train(message, context):
+        if context.node_config["partition-id"] < 2:
+            raise RuntimeError("patient 4711")
+        return reply_with(message, message.content["arrays"])
+
+    strategy = make()
+    strategy.start(LocalGrid(client_app(device, train), 5, {}), vector_model(), num_rounds=1)
+    assert (strategy.last_round["replies"], strategy.last_round["failures"]) == (3, 2)
+    (exception,) = [text for text in strategy.report().exceptions if "failed" in text]
+    assert "withheld" in exception
+    assert "4711" not in exception
+
+
+# ------------------------------------------------------------------ accounting
+def direct_epsilon(rate, noise_multiplier, rounds, delta):
+    accountant = DirectRdpAccountant()
+    accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise_multiplier)), rounds)
+    return accountant.get_epsilon(delta)
+
+
+def run_rounds(strategy, rounds, nodes=20, answer=private_reply):
+    grid, model = FakeGrid(range(nodes)), vector_model()
+    for server_round in range(1, rounds + 1):
+        play(strategy, grid, model, lambda _i, message: answer(message), server_round)
+    return strategy
+
+
+@pytest.mark.parametrize(
+    ("rate", "charged", "noise_multiplier", "rounds", "delta"),
+    [(0.25, 0.25, 4.0, 3, 1e-5), (0.5, 0.5, 0.3, 1, 1e-6), (1.0, 1.0, 4.0, 9, 1e-5),
+     (0.22, 0.25, 4.0, 2, 1e-5)],
+)  # fmt: skip
+def test_epsilon_is_that_of_dp_accounting(rate, charged, noise_multiplier, rounds, delta):
+    """0.22 of 20 is 4.4 clients: charged as 5."""
+    strategy = make(noise_multiplier=noise_multiplier, sampling_rate=rate, delta=delta)
+    spent = run_rounds(strategy, rounds).privacy_spent()
+    expected = direct_epsilon(charged, noise_multiplier, rounds, delta)
+    assert spent.epsilon == pytest.approx(expected, rel=1e-9)
+    assert (spent.delta, spent.num_releases) == (delta, rounds)
+    assert strategy.last_round["cdp-epsilon"] == spent.epsilon
+
+
+@pytest.mark.parametrize(("nodes", "delta"), [(20, 1e-5), (20_000, 5e-6)])
+def test_default_delta_is_small_for_the_population(nodes, delta):
+    strategy = make(noise_multiplier=1.0, population=nodes)
+    run_rounds(strategy, 1)
+    assert strategy.privacy_spent().delta == pytest.approx(delta)
+
+
+def test_population_is_that_of_the_first_round():
+    strategy, grid, model = make(noise_multiplier=1.0), FakeGrid(range(8)), vector_model()
+    play(strategy, grid, model, lambda _i, m: private_reply(m))
+    grid.node_ids = list(range(50))
+    play(strategy, grid, model, lambda _i, m: private_reply(m), 2)
+    assert strategy.population == strategy.accountant.config.population_size == 8
+
+
+def test_charge_does_not_depend_on_who_replied():
+    def epsilon(answer):
+        return run_rounds(make(noise_multiplier=1.0), 3, answer=answer).privacy_spent().epsilon
+
+    everyone = epsilon(private_reply)
+    assert epsilon(error_reply) == epsilon(REFUSED["NaN"]) == epsilon(lambda m: None) == everyone
+
+
+def test_budget_stops_the_run_before_anyone_is_asked():
+    limit = 0.5 * (direct_epsilon(1.0, 4.0, 3, 1e-5) + direct_epsilon(1.0, 4.0, 4, 1e-5))
+    strategy = make(noise_multiplier=4.0, max_epsilon=limit)
+    run_rounds(strategy, 3)
+    asked = []
+    strategy.strategy.configure_train = lambda *args: asked.append(args)
+    state = strategy.accountant.state_dict()
+    for _ in range(2):
+        with pytest.raises(PrivacyBudgetExhausted, match=r"max_epsilon=.*in 3 rounds"):
+            ask(strategy, FakeGrid(range(20)), vector_model(), 4)
+    assert asked == []
+    assert strategy.accountant.state_dict() == state
+    assert strategy.privacy_spent().epsilon <= limit
+
+
+def test_budget_stops_start_before_a_message_is_sent():
+    limit = 0.5 * (direct_epsilon(1.0, 2.0, 2, 1e-5) + direct_epsilon(1.0, 2.0, 3, 1e-5))
+    grid = FakeGrid(range(4), private_reply)
+    strategy = make(noise_multiplier=2.0, max_epsilon=limit)
+    with pytest.raises(PrivacyBudgetExhausted):
+        strategy.start(grid, vector_model(), num_rounds=10)
+    assert len(grid.sent) == 2 * 4
+    assert strategy.report().rounds == 2
+
+
+def test_budget_of_the_accountant_counts_as_well():
+    accountant = poisson_rdp_accountant(population=4, delta=1e-5, max_epsilon=0.01)
+    with pytest.raises(PrivacyBudgetExhausted):
+        ask(make(noise_multiplier=1.0, accountant=accountant), FakeGrid(range(4)), vector_model())
+
+
+def test_stricter_of_two_budgets_counts():
+    accountant = poisson_rdp_accountant(population=4, delta=1e-5, max_epsilon=0.01)
+    strategy = make(noise_multiplier=1.0, accountant=accountant, max_epsilon=1e6)
+    with pytest.raises(PrivacyBudgetExhausted):
+        ask(strategy, FakeGrid(range(4)), vector_model())
+
+
+def test_budget_too_small_for_one_round_is_found_in_the_first():
+    strategy = make(noise_multiplier=0.1, max_epsilon=0.5)
+    with pytest.raises(PrivacyBudgetExhausted, match="in 0 rounds"):
+        ask(strategy, FakeGrid(range(4)), vector_model())
+    assert strategy.privacy_spent() is None
+
+
+def test_reading_the_books_changes_nothing():
+    read, unread = make(noise_multiplier=1.0), make(noise_multiplier=1.0)
+    assert read.privacy_spent() is None
+    for server_round in range(1, 4):
+        for strategy in (read, unread):
+            play(
+                strategy,
+                FakeGrid(range(5)),
+                vector_model(),
+                lambda _i, m: private_reply(m),
+                server_round,
+            )
+        for _ in range(3):
+            assert read.privacy_spent() == read.privacy_spent()
+            read.report().to_json()
+    assert read.accountant.state_dict() == unread.accountant.state_dict()
+    assert read.report() == unread.report()
+
+
+def accountant_for(sampling, neighbours, population=4):
+    return RdpAccountant(
+        PrivacyConfig(
+            target_delta=1e-5,
+            population_size=population,
+            neighboring_relation=neighbours,
+            sampling_method=sampling,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("sampling", "neighbours"),
+    [
+        (SamplingMethod.WITHOUT_REPLACEMENT, NeighboringRelation.REPLACE_ONE),
+        (SamplingMethod.NO_AMPLIFICATION, NeighboringRelation.ADD_OR_REMOVE_ONE),
+    ],
+)
+def test_accountant_of_another_world_is_refused(sampling, neighbours):
+    with pytest.raises(ValueError, match=rf"accountant must assume Poisson.*got {sampling.value}"):
+        make(noise_multiplier=1.0, accountant=accountant_for(sampling, neighbours))
+
+
+def test_accountant_of_another_population_is_refused():
+    accountant = poisson_rdp_accountant(population=4, delta=1e-5)
+    with pytest.raises(ValueError, match="population must be the accountant's 4; got 5"):
+        make(noise_multiplier=1.0, accountant=accountant, population=5)
+    assert make(noise_multiplier=1.0, accountant=accountant).population == 4
+    assert make(noise_multiplier=1.0, accountant=accountant, population=4).population == 4
+
+
+def test_own_accountant_is_charged():
+    accountant = poisson_rdp_accountant(population=4, delta=1e-3)
+    strategy = make(noise_multiplier=1.0, accountant=accountant)
+    run_rounds(strategy, 2, nodes=4)
+    assert accountant.num_releases == 2
+    assert strategy.privacy_spent().delta == 1e-3
+
+
+# ------------------------------------------------------------------ skipped rounds
+def test_skipped_round_is_charged_and_not_released():
+    strategy = make(noise_multiplier=1.0, min_replies=3, rng=secure_generator())
+    arrays, metrics = play(
+        strategy,
+        FakeGrid(range(10)),
+        vector_model(),
+        lambda i, m: private_reply(m, 1.0) if i < 2 else error_reply(m),
+    )
+    assert arrays is None
+    assert (metrics["replies"], metrics["failures"]) == (2, 8)
+    assert "noise-norm" not in metrics
+    assert strategy.privacy_spent().num_releases == 1
+    report = strategy.report()
+    assert report.rounds == 0
+    assert report.central.releases == 1
+    assert any("min_replies=3" in text for text in report.exceptions)
+
+
+def test_run_goes_on_after_a_skipped_round_with_the_same_model():
+    received = []
+
+    def answer(message):
+        received.append(flat(message.content["arrays"]))
+        if message.content["config"]["server-round"] == 2:
+            return error_reply(message)
+        return private_reply(message, 0.5)
+
+    result = make(min_replies=1).start(FakeGrid([1], answer), vector_model(1), num_rounds=3)
+    np.testing.assert_allclose(np.concatenate(received), [0.0, 0.5, 0.5])
+    np.testing.assert_allclose(flat(result.arrays), 1.0)
+
+
+def test_min_replies_counts_usable_replies():
+    strategy = make(min_replies=2)
+    arrays, _ = play(
+        strategy,
+        FakeGrid(range(3)),
+        vector_model(),
+        lambda i, m: private_reply(m) if i < 1 else REFUSED["NaN"](m),
+    )
+    assert arrays is None
+
+
+def test_local_budget_counts_the_reports_of_skipped_rounds():
+    """The devices' reports have left them, whatever became of the round."""
+    strategy = make(min_replies=3)
+    for server_round, enough in ((1, False), (2, True)):
+        play(
+            strategy,
+            FakeGrid(range(4)),
+            vector_model(),
+            lambda i, m, enough=enough: private_reply(m) if enough or i < 2 else error_reply(m),
+            server_round,
+        )
+    local = strategy.report().to_dict()["local"]
+    assert local["max_reports_per_client"] == 2
+    assert local["epsilon_total"] == 2 * sum(MARKS.values())
+
+
+# ------------------------------------------------------------------ the report of a run
+def test_report_without_noise_has_no_central_guarantee():
+    strategy = run_rounds(make(), 2)
+    assert strategy.privacy_spent() is None
+    assert strategy.accountant is None
+    assert "cdp-epsilon" not in strategy.last_round
+    assert strategy.report().central is None
+    assert re.search(r"central +NONE", strategy.report().to_text())
+
+
+def test_report_of_seeded_noise_has_no_central_guarantee_and_says_why():
+    report = run_rounds(make(noise_multiplier=1.0), 2).report()
+    assert report.central is None
+    assert report.to_dict()["central"] is None
+    assert any("noise came from a seeded generator" in text for text in report.exceptions)
+    assert re.search(r"central +NONE", report.to_text())
+
+
+def test_report_says_that_cohorts_were_seeded():
+    strategy = run_rounds(make(noise_multiplier=1.0, seed=17, rng=secure_generator()), 2)
+    report = strategy.report()
+    assert report.central.epsilon == strategy.privacy_spent().epsilon
+    assert any("cohorts were drawn from seed 17" in text for text in report.exceptions)
+
+
+def test_report_of_a_secure_run_has_no_exceptions():
+    options = {"sampling_rate": 0.25, "seed": None, "rng": None, "population": 20}
+    strategy = run_rounds(make(noise_multiplier=4.0, clip_norm=3.0, **options), 3)
+    report = strategy.report()
+    assert report.exceptions == ()
+    assert report.rounds == 3
+    assert report.central.epsilon == pytest.approx(direct_epsilon(0.25, 4.0, 3, 1e-5), rel=1e-9)
+    facts = report.central
+    assert (facts.releases, facts.delta, facts.accountant) == (3, 1e-5, "rdp")
+    assert (facts.noise_multiplier, facts.clip_norm) == (4.0, 3.0)
+    assert (facts.sampling_rate, facts.population) == (0.25, 20)
+    assert report.local.epsilon_per_report == sum(MARKS.values())
+    assert json.loads(report.to_json())["central"]["status"] == "run"
+
+
+def test_report_before_a_run_claims_nothing():
+    report = make(noise_multiplier=1.0).report()
+    assert (report.rounds, report.local, report.central) == (0, None, None)
+    assert "no mechanism had privatized" not in report.to_text()
+
+
+def test_expected_cohort_is_unknown_before_the_first_round():
+    with pytest.raises(ValueError, match="population is not known"):
+        _ = make().expected_cohort
+    assert make(population=30, sampling_rate=0.5).expected_cohort == 15
+
+
+# ------------------------------------------------------------------ settings
+BAD_NUMBERS = [-1, math.nan, math.inf, "5", True]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("clip_norm", value) for value in [0, -1, math.nan, -math.inf, "5", True, None]),
+        *(("noise_multiplier", value) for value in [*BAD_NUMBERS, None]),
+        *(("sampling_rate", value) for value in [0, 1.5, *BAD_NUMBERS, None]),
+        *(("server_learning_rate", value) for value in [0, *BAD_NUMBERS]),
+        *(("max_epsilon", value) for value in [0, *BAD_NUMBERS]),
+        *(("seed", value) for value in [1.5, *BAD_NUMBERS]),
+        *(("population", value) for value in [0, 1.5, *BAD_NUMBERS]),
+        *(("delta", value) for value in [0, 1, 1.5, *BAD_NUMBERS]),
+        *(("min_available_nodes", value) for value in [0, 1.5, *BAD_NUMBERS]),
+        *(("node_timeout", value) for value in BAD_NUMBERS),
+        *(("min_replies", value) for value in [1.5, *BAD_NUMBERS]),
+    ],
+)
+def test_bad_numbers_are_refused_at_once(field, value):
+    with pytest.raises(ValueError, match=rf"^{field} must be .*got {value!r}"):
+        make(**({"noise_multiplier": 1.0} | {field: value}))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"clip_norm": math.inf, "noise_multiplier": 1.0}, "clip_norm must be finite .*got inf"),
+        ({"max_epsilon": 1.0}, "noise_multiplier must be above 0 when max_epsilon"),
+        ({"strategy": FedAvg}, "strategy must be a flwr Strategy; got"),
+        ({"strategy": "FedAvg"}, "strategy must be a flwr Strategy; got 'FedAvg'"),
+        (
+            {"accountant": "poisson"},
+            "noise_multiplier must be above 0 when an accountant is given",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(options, match):
+    if options.get("accountant"):
+        options = {"accountant": poisson_rdp_accountant(population=4, delta=1e-5)}
+    with pytest.raises(ValueError, match=match):
+        make(**options)
+
+
+@pytest.mark.parametrize("rng", ["secure", 5, np.random.default_rng(0)])
+def test_generator_of_another_kind_is_refused_before_a_round_is_charged(rng):
+    """Or taken for what it is: a NumPy generator makes a seeded stream everywhere else."""
+    refusal = None
+    try:
+        strategy = make(noise_multiplier=1.0, rng=rng)
+    except (TypeError, ValueError) as error:
+        refusal = error
+    if refusal is None:
+        run_rounds(strategy, 1)
+        assert strategy.report().central is None
+    else:
+        assert "rng" in str(refusal)
+
+
+def test_model_may_have_no_float_arrays():
+    model = record({"steps": np.array([1, 2])})
+    arrays, metrics = play(
+        make(noise_multiplier=1.0), FakeGrid(range(3)), model, lambda _i, m: private_reply(m)
+    )
+    assert arrays["steps"].data == model["steps"].data
+    assert metrics["replies"] == 3
+
+
+def test_summary_and_types():
+    strategy = make(noise_multiplier=1.0)
+    strategy.summary()
+    arrays, metrics = play(
+        strategy, FakeGrid(range(3)), vector_model(), lambda _i, m: private_reply(m)
+    )
+    assert isinstance(arrays, ArrayRecord)
+    assert isinstance(metrics, MetricRecord)
+    assert isinstance(arrays["w"], Array)
+    assert dict(metrics) == strategy.last_round
