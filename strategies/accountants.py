@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 from flwr.serverapp import (
@@ -11,6 +12,8 @@ from flwr.serverapp import (
     PrivacyConfig,
     SamplingMethod,
 )
+
+from flwr_sdp.strategies._quiet import quiet
 
 
 def poisson_rdp_accountant(
@@ -38,6 +41,40 @@ def poisson_rdp_accountant(
         raise ImportError(
             "central accounting needs dp-accounting: pip install 'flwr-sdp[server]'"
         ) from error
+
+
+def compose(accountant: PrivacyAccountant, event: GaussianPrivacyEvent, count: int = 1) -> None:
+    """Charge `count` releases.
+
+    dp-accounting warns of each Renyi order that does not converge and leaves it out, which can only
+    raise the epsilon it reports.
+    """
+    with quiet("absl", logging.ERROR):
+        accountant.compose(event, count)
+
+
+def affordable_releases(
+    accountant: PrivacyAccountant, event: GaussianPrivacyEvent, max_epsilon: float
+) -> int:
+    """Return how many more releases of `event` keep `accountant` within `max_epsilon`.
+
+    At most ``2**20``, which no training reaches.
+    """
+
+    def fits(count: int) -> bool:
+        return not accountant.would_exceed(event, max_epsilon, count)
+
+    with quiet("absl", logging.ERROR):
+        if not fits(1):
+            return 0
+        low = 1
+        while low < 2**20 and fits(2 * low):
+            low *= 2
+        high = 2 * low
+        while high - low > 1 and low < 2**20:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def poisson_event(

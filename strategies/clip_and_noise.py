@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import numpy as np
 from flwr.app import (
@@ -30,7 +29,13 @@ from flwr.serverapp.strategy import Strategy
 
 from flwr_sdp import _validate
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_generator
-from flwr_sdp.strategies.accountants import poisson_event, poisson_rdp_accountant
+from flwr_sdp.strategies._quiet import quiet
+from flwr_sdp.strategies.accountants import (
+    affordable_releases,
+    compose,
+    poisson_event,
+    poisson_rdp_accountant,
+)
 from flwr_sdp.strategies.accumulator import ClippedSum
 from flwr_sdp.strategies.cohort import CohortGrid, poisson_cohort, wait_for_nodes
 from flwr_sdp.strategies.report import CentralGuarantee, LocalGuarantee, PrivacyReport
@@ -58,8 +63,9 @@ class ClipAndNoise(Strategy):
     Parameters
     ----------
     strategy : Strategy
-        A Flower strategy: ``FedAvg`` takes the private mean as it is, ``FedAdam`` and others treat
-        it as a pseudo-gradient. Evaluation is left to it entirely.
+        A Flower strategy that can aggregate one reply: ``FedAvg`` takes the private mean as it is,
+        ``FedAdam`` and others treat it as a pseudo-gradient. Robust aggregators such as ``Krum``
+        need to see every reply, and cannot be used. Evaluation is left to it entirely.
     clip_norm : float
         rho, the norm to which an update is shortened; infinity clips nothing (and then
         `noise_multiplier` must be 0). Clipping an unbiased report biases it: a rho of
@@ -94,7 +100,9 @@ class ClipAndNoise(Strategy):
         Seconds to wait for them before giving up.
     min_replies : int
         Below this number of usable replies the model is left as it is for the round (which is
-        charged all the same).
+        charged all the same). **Above 0, no central guarantee is claimed**: whether a round was
+        skipped shows in the model, and depends on the exact number of replies, which no noise
+        covers.
     rng : KeystreamGenerator, optional
         Generator of the noise. By default a secure one; anything else voids the guarantee.
 
@@ -192,6 +200,7 @@ class ClipAndNoise(Strategy):
         self.min_replies = min_replies
         self.last_round: dict[str, int | float] = {}
         self._rng = rng
+        self._affordable: int | None = None
         self._rounds_asked = 0
         self._rounds_released = 0
         self._local: LocalGuarantee | None = None
@@ -235,7 +244,7 @@ class ClipAndNoise(Strategy):
             getattr(self.strategy, "min_train_nodes", 0),
         )
         view = CohortGrid(grid, cohort, minimum)
-        with _quiet():
+        with quiet("flwr", logging.WARNING):  # it sees stand-ins beside a small cohort
             messages = list(self.strategy.configure_train(server_round, arrays, config, view))
         if not messages:
             raise ValueError(
@@ -290,6 +299,8 @@ class ClipAndNoise(Strategy):
                 used,
                 self.min_replies,
             )
+        if self.min_replies:
+            spent = None  # charged, but not a guarantee
         if spent is not None:
             metrics["cdp-epsilon"] = spent.epsilon
         metrics["seconds"] = time.monotonic() - self._asked_at
@@ -326,7 +337,7 @@ class ClipAndNoise(Strategy):
         arrays_key = getattr(self.strategy, "arrayrecord_key", "arrays")
         content = RecordDict({arrays_key: moved, "metrics": MetricRecord({weight_key: 1})})
         reply = Message(content, 0, MessageType.TRAIN)
-        with _quiet():
+        with quiet("flwr", logging.WARNING):  # it sees one reply for the whole cohort
             arrays, metrics = self.strategy.aggregate_train(server_round, [reply])
         if arrays is None:
             raise ValueError(
@@ -346,7 +357,10 @@ class ClipAndNoise(Strategy):
         return self.sampling_rate * self.population
 
     def privacy_spent(self) -> PrivacySpent | None:
-        """Return the central guarantee so far, or None if there is none."""
+        """Return what has been charged so far, or None if nothing was.
+
+        It is the central guarantee unless :meth:`report` says otherwise.
+        """
         if self.accountant is None or self.accountant.num_releases == 0:
             return None
         return self.accountant.get_privacy_spent()
@@ -359,11 +373,17 @@ class ClipAndNoise(Strategy):
                 f"the cohorts were drawn from seed {self.seed}: amplification by sampling holds "
                 "only against whoever does not know it"
             )
-        if self._rng is not None and not self._rng.is_secure:
+        is_secure = self._rng is None or self._rng.is_secure
+        if not is_secure:
             exceptions.append("the noise came from a seeded generator: no central guarantee holds")
+        if self.min_replies:
+            exceptions.append(
+                f"min_replies={self.min_replies}: whether a round was skipped shows in the model "
+                "and no noise covers it: no central guarantee is claimed"
+            )
         spent = self.privacy_spent()
         central = None
-        if spent is not None and (self._rng is None or self._rng.is_secure):
+        if spent is not None and is_secure and not self.min_replies:
             central = CentralGuarantee(
                 epsilon=spent.epsilon,
                 delta=spent.delta,
@@ -405,7 +425,14 @@ class ClipAndNoise(Strategy):
             return
         limits = (self.max_epsilon, self.accountant.config.max_epsilon)
         limit = min((limit for limit in limits if limit is not None), default=None)
-        if limit is not None and self.accountant.would_exceed(self._event(), limit):
+        if limit is None:
+            return
+        if self._affordable is None:
+            # Counted once: Flower's check of a single round replays all rounds before it.
+            self._affordable = self.accountant.num_releases + affordable_releases(
+                self.accountant, self._event(), limit
+            )
+        if self.accountant.num_releases >= self._affordable:
             spent = self.accountant.get_privacy_spent()
             raise PrivacyBudgetExhausted(
                 f"one more round would exceed max_epsilon={limit:g} (spent: {spent.epsilon:.6g} at "
@@ -415,7 +442,7 @@ class ClipAndNoise(Strategy):
     def _charge(self) -> PrivacySpent | None:
         if self.accountant is None:
             return None
-        self.accountant.compose(self._event())
+        compose(self.accountant, self._event())
         return self.accountant.get_privacy_spent()
 
     def _cohort_rng(self, server_round: int) -> KeystreamGenerator:
@@ -452,20 +479,6 @@ class ClipAndNoise(Strategy):
         _log.info("\t│\t├── Server learning rate: %g", self.server_learning_rate)
         _log.info("\t│\t└── Local privacy required: %s", self.require_local_dp)
         self.strategy.summary()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hold back what the inner strategy says of a round, where it sees one reply for a cohort."""
-
-    def is_warning(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.WARNING
-
-    _log.addFilter(is_warning)
-    try:
-        yield
-    finally:
-        _log.removeFilter(is_warning)
 
 
 def _check_accountant(accountant: PrivacyAccountant, population: int | None) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flwr_sdp.reconstruction import log_breach_bound
-from flwr_sdp.strategies.accountants import poisson_event, poisson_rdp_accountant
+from flwr_sdp.strategies.accountants import compose, poisson_event, poisson_rdp_accountant
 
 SCHEMA_VERSION = 1
 
@@ -72,7 +72,7 @@ class CentralGuarantee:
             population=population,
         )
         accountant = poisson_rdp_accountant(population=population, delta=delta)
-        accountant.compose(event, self.releases)
+        compose(accountant, event, self.releases)
         spent = accountant.get_privacy_spent()
         return replace(
             self,

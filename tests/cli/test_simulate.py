@@ -20,6 +20,11 @@ DIGITS = ROOT / "simulations" / "conf" / "digits.toml"
 pytest.importorskip("ray", reason="needs flwr-sdp[simulation]")
 
 
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def simulate(*arguments, env=None, timeout=300):
     return subprocess.run(
         [COMMAND, "simulate", *map(str, arguments)],
@@ -97,11 +102,11 @@ def test_a_run_leaves_its_results_and_no_other_superlink_is_touched(tmp_path):
 
     (run_dir,) = (tmp_path / "digits").iterdir()
     for file in ("metrics.csv", "baseline-metrics.csv"):
-        rows = list(csv.DictReader((run_dir / file).open()))
+        rows = rows_of(run_dir / file)
         assert [int(row["round"]) for row in rows] == list(range(rounds + 1))
         assert all(0.0 <= float(row["accuracy"]) <= 1.0 for row in rows)
-    private = list(csv.DictReader((run_dir / "metrics.csv").open()))
-    baseline = list(csv.DictReader((run_dir / "baseline-metrics.csv").open()))
+    private = rows_of(run_dir / "metrics.csv")
+    baseline = rows_of(run_dir / "baseline-metrics.csv")
     # The same seeds: the same first model and the same cohorts, by partition.
     assert private[0]["accuracy"] == baseline[0]["accuracy"]
     assert [row["cohort"] for row in private] == [row["cohort"] for row in baseline]
@@ -166,6 +171,6 @@ def test_a_client_that_raises_fails_the_run_with_its_traceback_and_partition(bro
     assert 'raise RuntimeError("the third client is broken")' in done.stdout
     assert "1 client(s) failed in round 1" in done.stdout
     (run_dir,) = (tmp_path / "runs" / "broken").iterdir()
-    rows = list(csv.DictReader((run_dir / "metrics.csv").open()))
+    rows = rows_of(run_dir / "metrics.csv")
     assert len(rows) == 2
     assert time.monotonic() - start < 180

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flwr_sdp.strategies import poisson_event, poisson_rdp_accountant
+from flwr_sdp.strategies.accountants import affordable_releases, compose
 
 
 def direct(rate, noise_multiplier, rounds, delta):
@@ -95,3 +96,32 @@ def test_missing_dp_accounting_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ImportError, match=r"pip install 'flwr-sdp\[server\]'"):
         poisson_rdp_accountant(population=10, delta=1e-5)
+
+
+@pytest.mark.parametrize("spent", [0, 7])
+@pytest.mark.parametrize("max_epsilon", [0.5, 1.0, 3.0])
+def test_affordable_releases_are_the_most_that_fit(max_epsilon, spent):
+    """One release more exceeds the limit; a limit already reached affords none."""
+    event = poisson_event(noise_multiplier=1.0, sampling_rate=0.01, population=1000)
+
+    def epsilon_after(count):
+        accountant = poisson_rdp_accountant(population=1000, delta=1e-5)
+        compose(accountant, event, spent + count)
+        return accountant.get_epsilon(1e-5)
+
+    accountant = poisson_rdp_accountant(population=1000, delta=1e-5)
+    if spent:
+        compose(accountant, event, spent)
+    count = affordable_releases(accountant, event, max_epsilon)
+    assert accountant.num_releases == spent
+    if count:
+        assert epsilon_after(count) <= max_epsilon
+    assert epsilon_after(count + 1) > max_epsilon
+
+
+def test_accounting_says_nothing_of_the_orders_it_leaves_out(caplog):
+    accountant = poisson_rdp_accountant(population=100, delta=1e-5)
+    event = poisson_event(noise_multiplier=1.0, sampling_rate=0.5, population=100)
+    compose(accountant, event)
+    affordable_releases(accountant, event, 100.0)
+    assert caplog.records == []

@@ -990,8 +990,30 @@ def test_skipped_round_is_charged_and_not_released():
     assert strategy.privacy_spent().num_releases == 1
     report = strategy.report()
     assert report.rounds == 0
-    assert report.central.releases == 1
     assert any("min_replies=3" in text for text in report.exceptions)
+
+
+def test_no_central_guarantee_is_claimed_where_skipping_shows_the_number_of_replies():
+    """At the threshold, one client more or less decides whether the model moves at all."""
+    strategy = make(noise_multiplier=1.0, min_replies=3, rng=secure_generator())
+    moved = []
+    for server_round, count in ((1, 2), (2, 3)):
+        arrays, metrics = play(
+            strategy,
+            FakeGrid(range(count)),
+            vector_model(),
+            lambda _i, m: private_reply(m, 0.0),
+            server_round,
+        )
+        moved.append(arrays is not None)
+        assert "cdp-epsilon" not in metrics
+    assert moved == [False, True]
+    report = strategy.report()
+    assert report.central is None
+    assert any("no central guarantee is claimed" in text for text in report.exceptions)
+    without = make(noise_multiplier=1.0, rng=secure_generator())
+    play(without, FakeGrid(range(3)), vector_model(), lambda _i, m: private_reply(m))
+    assert without.report().central is not None
 
 
 def test_run_goes_on_after_a_skipped_round_with_the_same_model():
