@@ -226,10 +226,14 @@ class PrivUnit:
         along /= vector_norm
         on_noise = length * math.sqrt((1.0 - dot * dot) / (square - along * along))
         on_vector = (length * dot - on_noise * along) / vector_norm
+        real = out.dtype.type
+        scaled = np.empty(min(BLOCK, vector.size), dtype=out.dtype)
         for start in range(0, vector.size, BLOCK):
             block = out[start : start + BLOCK]
-            block *= block.dtype.type(on_noise)
-            block += vector[start : start + BLOCK] * block.dtype.type(on_vector)
+            block *= real(on_noise)
+            part = scaled[: block.size]
+            np.multiply(vector[start : start + BLOCK], real(on_vector), out=part)
+            block += part
 
 
 def norm(vector: FloatArray) -> float:

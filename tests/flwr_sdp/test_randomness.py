@@ -35,7 +35,7 @@ class GivenWords(KeystreamGenerator):
         super().__init__(bytes(32), secure=False)
         self._words = itertools.cycle(words)
 
-    def bits(self, count):
+    def _keystream(self, buffer, count):
         return np.array(list(itertools.islice(self._words, count)), dtype=np.uint64)
 
 
@@ -344,9 +344,11 @@ def test_normals_known_answer(size):
             words = aes_ctr_words(key, used + pairs + angles)[used:]
             used += pairs + angles
             radius = np.sqrt(-2.0 * np.log((words[:pairs] + 0.5) * 2.0**-64))
-            unit = "<u8" if dtype is np.float64 else "<u4"
-            bits = 64 if dtype is np.float64 else 32
-            angle = 2 * np.pi * words[pairs:].view(unit)[:pairs] * 2.0**-bits
+            if dtype is np.float64:
+                angle = 2 * np.pi * words[pairs:] * 2.0**-64
+            else:  # half a circle from the signed word, the other half from its last bit
+                turns = words[pairs:].view("<i4")[:pairs]
+                angle = np.pi / 2 * (turns * 2.0**-31) + np.pi * (turns & 1)
             halves = [radius * np.cos(angle), (radius * np.sin(angle))[: count - pairs]]
             expected.append(np.concatenate(halves))
         rng = KeystreamGenerator(key, secure=False)

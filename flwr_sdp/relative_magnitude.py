@@ -1,0 +1,271 @@
+"""ScalarRelDP: an unbiased, pure-DP release of a magnitude, finer where it is small.
+
+Algorithm 4 of Bhowmick et al., arXiv:1812.00984v2 (appendix "Sampling scalars with relative
+error").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from flwr_sdp import _validate
+from flwr_sdp.randomness import KeystreamGenerator, as_generator
+
+_MAX_BINS = 2**40
+# Where the default grid stops getting finer: below any update's own precision.
+_MIN_RELATIVE_ACCURACY = 2.0**-40
+_MIN_SPACING = 2.0**-30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScalarRelDP:
+    r"""Privatize a number in ``[0, max_norm]`` by randomized response on a geometric grid.
+
+    The number is rounded at random to one of ``num_bins + 1`` grid points, replaced with some
+    probability by a uniformly random grid point, and debiased.
+
+    Parameters
+    ----------
+    epsilon : float
+        Local privacy budget of one release, positive.
+    num_bins : int
+        k: the grid is ``accuracy * {0, ratio, ratio**2, ..., ratio**k}``, so k >= 1. It must
+        reach `max_norm`.
+    accuracy : float
+        :math:`\alpha`, positive: the error is relative above it and absolute below.
+    ratio : float
+        :math:`\nu`, above 1: ratio of neighbouring grid points.
+    max_norm : float
+        :math:`r_{max}`, positive. Larger inputs are released as if they were `max_norm`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, or the grid ends below `max_norm` or beyond the floats.
+
+    Notes
+    -----
+    **Privacy.** Pure `epsilon`-local differential privacy between any two numbers, negative or
+    larger than `max_norm` ones included (they are clipped first).
+
+    **Accuracy.** Unbiased on ``[0, max_norm]``; :meth:`variance` is exact. The bound of Lemma
+    one-dim-relative-error, for r up to `max_norm`, is
+
+    .. math::
+        \frac{E(Z-r)^2}{\max(r, \alpha)^2} \le \frac{k+1}{e^\epsilon-1}\nu^2
+        + \frac{\nu^{2k}(e^\epsilon+k)}{(e^\epsilon-1)^2}\,\frac{1-\nu^{-2k}}{1-\nu^{-2}} + s,
+
+    with :math:`s = \max((\nu-1)^2, \nu^2/4)` up to :math:`\nu = 2` and
+    :math:`\max((\nu-1)^2, \nu-1)` above. The :math:`(\nu-1)^2` that the paper prints for s leaves
+    out the first interval, where rounding alone costs :math:`r(\nu\alpha - r)`. An output may be
+    negative or larger than `max_norm`; it must stay so, clipping it would bring the bias back.
+
+    **Cost.** O(1) time and memory: the grid is never stored.
+    """
+
+    epsilon: float
+    num_bins: int
+    accuracy: float
+    ratio: float
+    max_norm: float
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        _validate.number("epsilon", self.epsilon, above=0.0)
+        _validate.integer("num_bins", self.num_bins, minimum=1, maximum=_MAX_BINS)
+        _validate.number("accuracy", self.accuracy, above=0.0)
+        _validate.number("ratio", self.ratio, above=1.0)
+        _validate.number("max_norm", self.max_norm, above=0.0)
+        # In floats as they are used: a power that should just reach max_norm may round below it.
+        if not self._point(int(self.num_bins)) >= self.max_norm:
+            raise ValueError(
+                "num_bins must be large enough that accuracy * ratio**num_bins >= max_norm "
+                f"({self.max_norm!r}); got {self.num_bins!r}, which reaches "
+                f"{self._point(int(self.num_bins))!r}"
+            )
+        if not math.isfinite(self.max_output):
+            raise ValueError(
+                "num_bins must keep the largest output finite; at accuracy "
+                f"{self.accuracy!r} and ratio {self.ratio!r} got {self.num_bins!r}"
+            )
+
+    @classmethod
+    def from_epsilon(
+        cls,
+        epsilon: float,
+        max_norm: float,
+        *,
+        accuracy: float | None = None,
+        ratio: float | None = None,
+    ) -> ScalarRelDP:
+        r"""Return the mechanism with the paper's grid, or the given part of it.
+
+        Parameters
+        ----------
+        epsilon : float
+            Local privacy budget of one release, positive.
+        max_norm : float
+            Largest number of interest, positive.
+        accuracy : float, optional
+            By default :math:`\alpha = \alpha_0 r_{max}` with :math:`\alpha_0 = e^{-\epsilon/4}`,
+            the paper's example.
+        ratio : float, optional
+            By default :math:`\nu = 1 + \Delta` with the paper's
+            :math:`\Delta = \alpha_0^{-2/3} e^{-\epsilon/3}`, held at 1: the paper asks for
+            :math:`\Delta < 1`, that is :math:`\alpha_0 > e^{-\epsilon/2}`.
+
+        Returns
+        -------
+        ScalarRelDP
+            With the smallest k that reaches `max_norm`, checked after rounding. The defaults are
+            held at :math:`\alpha_0 \ge 2^{-40}` and :math:`\Delta \ge 2^{-30}`, finer than any
+            update is known.
+        """
+        epsilon = _validate.number("epsilon", epsilon, above=0.0)
+        max_norm = _validate.number("max_norm", max_norm, above=0.0)
+        if accuracy is None:
+            accuracy = max_norm * max(math.exp(-epsilon / 4.0), _MIN_RELATIVE_ACCURACY)
+        accuracy = _validate.number("accuracy", accuracy, above=0.0)
+        log_reach = math.log(max_norm) - math.log(accuracy)
+        if ratio is None:
+            log_spacing = 2.0 / 3.0 * log_reach - epsilon / 3.0
+            ratio = 1.0 + max(math.exp(min(log_spacing, 0.0)), _MIN_SPACING)
+        ratio = _validate.number("ratio", ratio, above=1.0)
+        estimate = max(math.ceil(log_reach / math.log1p(ratio - 1.0)), 1)
+        if estimate > _MAX_BINS:
+            raise ValueError(
+                f"ratio must be so large that {_MAX_BINS} grid points lead from accuracy "
+                f"({accuracy!r}) to max_norm ({max_norm!r}); got {ratio!r}"
+            )
+        # The logarithms may round to the wrong side of an exact power.
+        num_bins = max(estimate - 1, 1)
+        while _grid_point(accuracy, ratio, num_bins) < max_norm:
+            num_bins += 1
+        return cls(
+            epsilon=epsilon, num_bins=num_bins, accuracy=accuracy, ratio=ratio, max_norm=max_norm
+        )
+
+    # ------------------------------------------------------------------ what it is
+    @property
+    def step(self) -> float:
+        """Factor from a power of the ratio to the output (a in the paper)."""
+        return self.accuracy * self._gain
+
+    @property
+    def offset(self) -> float:
+        """Power of the ratio that would be released as 0 (b in the paper)."""
+        return self._random_share * self._grid_mean / self.accuracy
+
+    @property
+    def max_output(self) -> float:
+        """Largest absolute value an output can take."""
+        return self._output(int(self.num_bins))
+
+    @property
+    def min_output(self) -> float:
+        """Smallest (negative) value an output can take."""
+        return self._output(0)
+
+    def variance(self, r: float) -> float:
+        """Return the exact variance of the output at `r` (clipped to ``[0, max_norm]``)."""
+        r = self._clip(r)
+        share, gain = self._random_share, self._gain
+        low, high = self._neighbours(self._interval(r))
+        # Var of the mixture: 1/gain of the rounded number, share of a uniform grid point.
+        mean = self._grid_mean
+        spread = (r - low) * (high - r) / gain
+        mixture = (r - mean) * (r - mean) / gain + self._grid_square - mean * mean
+        return gain * gain * (spread + share * mixture)
+
+    def mean_squared_error(self, r: float) -> float:
+        """Return ``E(Z - r)^2``: the variance, and the bias of a number that is clipped."""
+        clipped = self._clip(r)
+        return self.variance(r) + (r - clipped) * (r - clipped)
+
+    # ------------------------------------------------------------------ what it does
+    def privatize(
+        self, r: float, rng: KeystreamGenerator | np.random.Generator | None = None
+    ) -> float:
+        """Return an unbiased private view of the number `r`.
+
+        Raises
+        ------
+        ValueError
+            If `r` is not a number, infinite or NaN.
+        """
+        generator = as_generator(rng)
+        bins = int(self.num_bins)
+        r = self._clip(r)
+        index = self._interval(r)
+        low, high = self._neighbours(index)
+        if generator.uniform() * (high - low) < r - low:
+            index += 1
+        # Keep with probability e^eps / (e^eps + k); otherwise one of the k others.
+        if not generator.bernoulli(self.epsilon - math.log(bins)):
+            index = (index + 1 + generator.integer(bins)) % (bins + 1)
+        return self._output(index)
+
+    # ------------------------------------------------------------------ the grid
+    def _point(self, index: int) -> float:
+        return _grid_point(self.accuracy, self.ratio, index)
+
+    def _neighbours(self, index: int) -> tuple[float, float]:
+        return self._point(index), self._point(index + 1)
+
+    def _output(self, index: int) -> float:
+        return self._gain * (self._point(index) - self._random_share * self._grid_mean)
+
+    def _clip(self, r: float) -> float:
+        return min(max(_validate.number("r", r), 0.0), float(self.max_norm))
+
+    def _interval(self, r: float) -> int:
+        """Return i such that `r` lies between grid points i and i + 1."""
+        if r <= self._point(1):
+            return 0
+        index = math.floor((math.log(r) - math.log(self.accuracy)) / math.log1p(self.ratio - 1.0))
+        index = min(max(index, 1), int(self.num_bins) - 1)
+        # The logarithms may round to the wrong side of an exact power.
+        while self._point(index) > r:
+            index -= 1
+        while self._point(index + 1) < r:
+            index += 1
+        return index
+
+    @property
+    def _random_share(self) -> float:
+        # Randomized response = the index itself, or else, with this probability, a uniform one.
+        decay = math.exp(-self.epsilon)
+        bins = int(self.num_bins)
+        return (bins + 1) * decay / (1.0 + bins * decay)
+
+    @property
+    def _gain(self) -> float:
+        """Return 1 / (1 - random share)."""
+        bins = int(self.num_bins)
+        return (1.0 + bins * math.exp(-self.epsilon)) / -math.expm1(-self.epsilon)
+
+    @property
+    def _grid_mean(self) -> float:
+        return self._point(int(self.num_bins)) * self._mean_power(1)
+
+    @property
+    def _grid_square(self) -> float:
+        top = self._point(int(self.num_bins))
+        return top * top * self._mean_power(2)
+
+    def _mean_power(self, power: int) -> float:
+        """Return the mean of ``(v / v_k)**power`` over the k + 1 grid points, v_0 = 0 included."""
+        bins, decay = int(self.num_bins), power * math.log1p(self.ratio - 1.0)
+        return math.expm1(-bins * decay) / math.expm1(-decay) / (bins + 1)
+
+
+def _grid_point(accuracy: float, ratio: float, index: int) -> float:
+    if index == 0:
+        return 0.0
+    try:
+        return float(accuracy * float(ratio) ** index)
+    except OverflowError:
+        return math.inf
