@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 SIMULATION := $(VENV)/.installed-simulation
 TEST := $(VENV)/.installed-test
 
-.PHONY: help run test check format benchmark clean
+.PHONY: help run test check format clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -33,7 +33,7 @@ clean:  ## Remove the environment and everything that was built
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "flwr-sdp needs Python >= 3.11: make PYTHON=python3.12")'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(SIMULATION): $(VENV)/bin/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[simulation]'

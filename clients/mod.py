@@ -19,9 +19,10 @@ from flwr.app import (
 from numpy.typing import NDArray
 
 from flwr_sdp import _validate
-from flwr_sdp.clients.update import BATCH_NORM_STATISTICS, UpdateLayout
+from flwr_sdp.clients.update import UpdateLayout
 from flwr_sdp.privunit import RULES, Rule
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator
+from flwr_sdp.released import BATCH_NORM_STATISTICS, check_patterns
 from flwr_sdp.separated import SeparatedBudget, SeparatedMechanism
 
 ClientAppCallable = Callable[[Message, Context], Message]
@@ -38,16 +39,17 @@ _WEIGHT_KEY = "num-examples"
 class SeparatedDPMod:
     """A Flower mod: train as usual, send only a separated-DP view of the update.
 
-    Attach it to a train function, ``@app.train(mods=[SeparatedDPMod(...)])``, or to the whole app,
-    ``ClientApp(mods=[SeparatedDPMod(...)])``. The reply is an ordinary model (the received one plus
-    the private update), so any Flower strategy can aggregate it; list the mod last when there are
-    others, so that nothing between it and the app's reply sees or changes the update.
+    Attach it to the whole app, ``ClientApp(mods=[SeparatedDPMod(...)])``, or to one train function,
+    ``@app.train(mods=[SeparatedDPMod(...)])``. The reply is an ordinary model (the received one and
+    the private update on it), so any Flower strategy can aggregate it. List it **first**: Flower's
+    first mod is the outermost, and one before it could add to the private reply.
 
     Parameters
     ----------
     budget : SeparatedBudget, optional
         Local privacy budget of one report. By default it is read from the run config when a message
-        arrives: ``sdp-epsilon-direction`` and ``sdp-epsilon-magnitude``.
+        arrives: ``sdp-epsilon-direction`` and ``sdp-epsilon-magnitude``. **The run config is the
+        server's**: a device that does not trust the server with its privacy sets the budget here.
     max_norm : float, optional
         Longest update that is released without being shortened (r_max), in units of
         ``local_learning_rate``. By default the run config's ``sdp-max-norm``.
@@ -70,13 +72,17 @@ class SeparatedDPMod:
 
     Notes
     -----
-    **Privacy.** Each reply to a train message is (epsilon_1, epsilon_2)-separated differentially
-    private in everything the device holds, between any two data sets, of any size. Its size,
-    keys, shapes and dtypes are those of the received model. The time it takes is not protected.
+    **Privacy.** Each reply that carries arrays is (epsilon_1, epsilon_2)-separated differentially
+    private in everything the device holds, between any two data sets, of any size. Its size, keys,
+    shapes and dtypes are those of the received model.
 
     **It fails closed.** Whatever goes wrong (the app raises, replies with an error, changes keys or
     shapes), no number computed from the data leaves: the reply is an error with a fixed text, and
     the traceback goes to the device's own log. A non-finite update is released as a zero update.
+
+    **Not protected**: *whether* the app failed, so an app should not fail because of its data; how
+    long it took; how often the server asks; an exception of a Flower lifespan function, which runs
+    outside every mod and whose text Flower sends to the server.
 
     **Other messages** (evaluate, query): arrays are refused, metrics are dropped unless named in
     `released_metrics`, and errors are replaced as above.
@@ -105,8 +111,8 @@ class SeparatedDPMod:
         self.max_norm = max_norm
         self.rule = rule
         self.local_learning_rate = local_learning_rate
-        self.excluded = _names("excluded", excluded)
-        self.released_metrics = _names("released_metrics", released_metrics)
+        self.excluded = check_patterns("excluded", excluded)
+        self.released_metrics = check_patterns("released_metrics", released_metrics)
         if any(name == _WEIGHT_KEY or name.startswith("ldp-") for name in self.released_metrics):
             raise ValueError(
                 f"released_metrics must not name {_WEIGHT_KEY!r} or 'ldp-...', which the mod sets; "
@@ -224,12 +230,3 @@ def _setting(config: Any, key: str) -> float:
     if key not in config:
         raise ValueError(f"{key} is missing: pass it to SeparatedDPMod or set it in the run config")
     return _validate.number(key, config[key], above=0.0)
-
-
-def _names(field: str, names: Iterable[str]) -> tuple[str, ...]:
-    if not isinstance(names, Iterable):
-        raise ValueError(f"{field} must be names; got {names!r}")
-    listed = (names,) if isinstance(names, str) else tuple(names)
-    if not all(isinstance(name, str) for name in listed):
-        raise ValueError(f"{field} must be names; got {listed!r}")
-    return listed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from math import prod
 from typing import Any
 
@@ -12,8 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-BATCH_NORM_STATISTICS = ("*running_mean", "*running_var", "*num_batches_tracked")
-"""Name patterns of the arrays that batch normalisation fills with averages of the data."""
+from flwr_sdp.released import is_released
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,20 +38,13 @@ class UpdateLayout:
 
     @classmethod
     def of(cls, arrays: ArrayRecord, excluded: Iterable[str]) -> UpdateLayout:
-        """Return the layout of `arrays`, leaving out names that match a pattern in `excluded`.
-
-        Only floating-point arrays are released: integer and boolean buffers hold counters and
-        masks, which no mechanism here can privatize.
-        """
+        """Return the layout of `arrays`; see :func:`flwr_sdp.released.is_released`."""
         received = {
             name: Array(array.dtype, tuple(array.shape), array.stype, array.data)
             for name, array in arrays.items()
         }
         released = tuple(
-            name
-            for name, array in received.items()
-            if np.issubdtype(np.dtype(array.dtype), np.floating)
-            and not any(fnmatchcase(name, pattern) for pattern in excluded)
+            name for name, array in received.items() if is_released(name, array.dtype, excluded)
         )
         wide = any(np.dtype(received[name].dtype) == np.float64 for name in released)
         return cls(

@@ -24,7 +24,7 @@ def protect_unless_baseline(
 
     A device that is to be shipped has no such switch: it attaches the mod itself.
     """
-    if context.run_config["baseline"]:
+    if context.run_config["baseline"] is True:
         return call_next(message, context)
     return _protect(message, context, call_next)
 

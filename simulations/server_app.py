@@ -16,6 +16,7 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_sdp import SeparatedMechanism
+from flwr_sdp.released import BATCH_NORM_STATISTICS, is_released
 from flwr_sdp.strategies import ClipAndNoise, PrivacyReport
 from simulations.engine.partitions import PartitionGrid
 from simulations.settings import Settings
@@ -74,8 +75,7 @@ def _strategy(settings: Settings, model: ArrayRecord) -> ClipAndNoise:
             settings.max_norm * settings.local_learning_rate,
             rule=settings.rule,
         )
-        # Replies are rounded to float32: without the slack, rounding alone would be projected.
-        clip_norm = mechanism.max_output_norm * (1.0 + 1e-4)
+        clip_norm = mechanism.max_output_norm
     return ClipAndNoise(
         optimizer,
         clip_norm=clip_norm,
@@ -116,7 +116,12 @@ def _report(strategy: ClipAndNoise, settings: Settings, model: ArrayRecord) -> P
 
 
 def _dim(model: ArrayRecord) -> int:
-    return sum(math.prod(array.shape) for array in model.values())
+    """Return the number of coordinates of an update."""
+    return sum(
+        math.prod(array.shape)
+        for name, array in model.items()
+        if is_released(name, array.dtype, BATCH_NORM_STATISTICS)
+    )
 
 
 def _stem(settings: Settings, name: str) -> str:
@@ -161,9 +166,10 @@ class _Recorder:
         if self._path is not None:
             with self._path.open("a", newline="") as file:
                 csv.DictWriter(file, self.COLUMNS, extrasaction="ignore").writerow(row)
-        if self._fail_fast and last.get("failures", 0):
+        lost = last.get("failures", 0) + last.get("refused", 0)
+        if self._fail_fast and lost:
             raise RuntimeError(
-                f"{last['failures']} client(s) failed in round {server_round}: the traceback and "
-                "the partition of each are above (fail-fast = false goes on without them)"
+                f"{lost} client(s) failed in round {server_round}: the traceback and the partition "
+                "of each are above (fail-fast = false goes on without them)"
             )
         return MetricRecord({**scores})

@@ -83,7 +83,7 @@ def poisson_event(
     """Return the event of one Poisson-sampled Gaussian release.
 
     Flower's event holds a whole number of clients, so an expected cohort that is not whole is
-    rounded up: the sampling rate it is charged at is never below the real one.
+    rounded up: the sampling rate it is charged at is never below the real one (up to 1e-12 of it).
     """
     # The product of a rate and a population carries rounding: 0.07 * 100 is 7.000000000000001.
     expected = sampling_rate * population

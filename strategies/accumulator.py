@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from flwr_sdp.privunit import norm
 from flwr_sdp.randomness import KeystreamGenerator
+from flwr_sdp.released import BATCH_NORM_STATISTICS, is_released
 
 
 class ClippedSum:
@@ -25,14 +26,21 @@ class ClippedSum:
         The model that was sent out. Its floating-point arrays are summed; others are left alone.
     clip_norm : float
         Radius rho of the ball; infinity clips nothing.
+    excluded : iterable of str
+        Name patterns of arrays that are left alone as well.
     """
 
-    def __init__(self, model: ArrayRecord, clip_norm: float) -> None:
+    def __init__(
+        self,
+        model: ArrayRecord,
+        clip_norm: float,
+        excluded: Iterable[str] = BATCH_NORM_STATISTICS,
+    ) -> None:
         self._model: dict[str, NDArray[Any]] = {
             name: array.numpy() for name, array in model.items()
         }
         self._names = tuple(
-            name for name, array in self._model.items() if np.issubdtype(array.dtype, np.floating)
+            name for name, array in self._model.items() if is_released(name, array.dtype, excluded)
         )
         self._clip_norm = clip_norm
         self._sum = np.zeros(sum(self._model[name].size for name in self._names))
@@ -72,7 +80,8 @@ class ClippedSum:
             raise ValueError("its update is not finite")
         if length > self._clip_norm:
             update *= self._clip_norm / length
-            self.projected += 1
+            # A report of the largest norm, rounded to float32, is not news.
+            self.projected += length > self._clip_norm * (1.0 + 1e-4)
         self._sum += update
 
     def mean(

@@ -29,6 +29,7 @@ from flwr.serverapp.strategy import Strategy
 
 from flwr_sdp import _validate
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_generator
+from flwr_sdp.released import BATCH_NORM_STATISTICS, check_patterns
 from flwr_sdp.strategies._quiet import quiet
 from flwr_sdp.strategies.accountants import (
     affordable_releases,
@@ -45,6 +46,8 @@ _log = logging.getLogger("flwr")
 
 # Clients write the texts of their errors, so the report bounds how many kinds it keeps.
 _MAX_EXCEPTIONS = 50
+
+_LEAST_NOISE = 1e-6
 
 _LOCAL_MARKS = ("ldp-epsilon-direction", "ldp-epsilon-magnitude")
 
@@ -93,7 +96,8 @@ class ClipAndNoise(Strategy):
         N. By default the accountant's, or else the number of nodes connected in the first round. It
         is fixed from then on: the divisor never depends on who replied.
     delta : float, optional
-        delta of the default accountant; by default the smaller of 1e-5 and 1 / (10 N).
+        delta of the default accountant, by default the smaller of 1e-5 and 1 / (10 N). An
+        accountant that is given brings its own.
     min_available_nodes : int
         Wait for this many nodes before a round.
     node_timeout : float
@@ -103,11 +107,16 @@ class ClipAndNoise(Strategy):
         charged all the same). **Above 0, no central guarantee is claimed**: whether a round was
         skipped shows in the model, and depends on the exact number of replies, which no noise
         covers.
+    excluded : iterable of str
+        Name patterns of floating-point arrays that are neither summed nor noised and stay as they
+        are; by default the statistics of batch normalisation, as on the device.
     rng : KeystreamGenerator, optional
         Generator of the noise. By default a secure one; anything else voids the guarantee.
 
     Attributes
     ----------
+    last_arrays : ArrayRecord or None
+        The last model released: what there is when the budget ends the training.
     last_round : dict[str, int | float]
         The metrics of the last round: ``cohort``, ``replies``, ``failures``, ``refused``,
         ``fraction-projected``, ``mean-norm``, ``noise-norm``, ``cdp-epsilon``, ``seconds``.
@@ -127,8 +136,10 @@ class ClipAndNoise(Strategy):
     weights are equal, the divisor is the expected cohort, and a reply with other keys, shapes or
     non-finite numbers is left out. A round is charged before its result is formed.
 
-    **Not covered**: metrics of the inner strategy's evaluation, and the number of replies and
-    failures, which are reported to the operator of the server only.
+    **Not covered**: the metrics of a round (``cohort``, ``replies``, ``fraction-projected`` and so
+    on are exact, for the operator of the server, and no part of the release), and whatever the
+    inner strategy's evaluation collects. The guarantee is that of real numbers; noise in floating
+    point does not hide the last bits.
     """
 
     def __init__(
@@ -148,6 +159,7 @@ class ClipAndNoise(Strategy):
         min_available_nodes: int = 1,
         node_timeout: float = 600.0,
         min_replies: int = 0,
+        excluded: Iterable[str] = BATCH_NORM_STATISTICS,
         rng: KeystreamGenerator | None = None,
     ) -> None:
         if not isinstance(strategy, Strategy):
@@ -155,6 +167,11 @@ class ClipAndNoise(Strategy):
         if clip_norm != math.inf:
             _validate.number("clip_norm", clip_norm, above=0.0)
         _validate.number("noise_multiplier", noise_multiplier, minimum=0.0)
+        if 0 < noise_multiplier < _LEAST_NOISE:
+            raise ValueError(
+                f"noise_multiplier must be 0 or at least {_LEAST_NOISE:g}, below which accountants "
+                f"lose their precision; got {noise_multiplier!r}"
+            )
         if noise_multiplier > 0 and clip_norm == math.inf:
             raise ValueError("clip_norm must be finite when noise_multiplier is above 0; got inf")
         _validate.number("sampling_rate", sampling_rate, above=0.0, maximum=1.0)
@@ -198,9 +215,12 @@ class ClipAndNoise(Strategy):
         self.min_available_nodes = min_available_nodes
         self.node_timeout = node_timeout
         self.min_replies = min_replies
+        self.excluded = check_patterns("excluded", excluded)
         self.last_round: dict[str, int | float] = {}
+        self.last_arrays: ArrayRecord | None = None
         self._rng = rng
-        self._affordable: int | None = None
+        self._affordable = 0
+        self._affordable_state: tuple[GaussianPrivacyEvent, float, int] | None = None
         self._rounds_asked = 0
         self._rounds_released = 0
         self._local: LocalGuarantee | None = None
@@ -260,7 +280,7 @@ class ClipAndNoise(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Charge the round, then release the clipped and noised sum through the inner strategy."""
         spent = self._charge()
-        total = ClippedSum(self._model, self.clip_norm)
+        total = ClippedSum(self._model, self.clip_norm, self.excluded)
         used = failed = refused = 0
         for reply in replies:
             if reply.has_error():
@@ -289,6 +309,7 @@ class ClipAndNoise(Strategy):
             metrics["mean-norm"] = float(np.linalg.norm(mean))
             metrics["noise-norm"] = noise_std * math.sqrt(total.dim) / self.expected_cohort
             arrays, inner_metrics = self._optimise(server_round, total, mean)
+            self.last_arrays = arrays
             metrics.update(inner_metrics)
             self._rounds_released += 1
         else:
@@ -299,7 +320,7 @@ class ClipAndNoise(Strategy):
                 used,
                 self.min_replies,
             )
-        if self.min_replies:
+        if not self._claims_central:
             spent = None  # charged, but not a guarantee
         if spent is not None:
             metrics["cdp-epsilon"] = spent.epsilon
@@ -323,6 +344,8 @@ class ClipAndNoise(Strategy):
         if marks is None and self.require_local_dp:
             raise ValueError("it does not carry the mark of SeparatedDPMod (require_local_dp)")
         total.add(records[0])
+        for name in sorted(_plain_metrics(content)):
+            self._note(f"the metric {name!r} left devices as it was, with no privacy")
         if marks is None:
             self._note("a reply without local privacy was used (require_local_dp=False)")
         else:
@@ -373,8 +396,7 @@ class ClipAndNoise(Strategy):
                 f"the cohorts were drawn from seed {self.seed}: amplification by sampling holds "
                 "only against whoever does not know it"
             )
-        is_secure = self._rng is None or self._rng.is_secure
-        if not is_secure:
+        if self._rng is not None and not self._rng.is_secure:
             exceptions.append("the noise came from a seeded generator: no central guarantee holds")
         if self.min_replies:
             exceptions.append(
@@ -383,7 +405,7 @@ class ClipAndNoise(Strategy):
             )
         spent = self.privacy_spent()
         central = None
-        if spent is not None and is_secure and not self.min_replies:
+        if spent is not None and self._claims_central:
             central = CentralGuarantee(
                 epsilon=spent.epsilon,
                 delta=spent.delta,
@@ -403,6 +425,11 @@ class ClipAndNoise(Strategy):
             exceptions=tuple(exceptions),
         )
 
+    @property
+    def _claims_central(self) -> bool:
+        """Whether what was charged is a guarantee; :meth:`report` says why if not."""
+        return not self.min_replies and (self._rng is None or self._rng.is_secure)
+
     def _event(self) -> GaussianPrivacyEvent:
         return poisson_event(
             noise_multiplier=self.noise_multiplier,
@@ -413,6 +440,17 @@ class ClipAndNoise(Strategy):
     def _fix_population(self, connected: int) -> None:
         if self.population is None:
             self.population = connected
+        if connected > self.population:
+            self._note(
+                f"more nodes were connected than population={self.population}: the step was larger "
+                "than an average (the guarantee is not concerned)"
+            )
+            _log.warning(
+                "%d nodes are connected, more than population=%d: set population to the number of "
+                "clients there are, or the sum is divided by too little",
+                connected,
+                self.population,
+            )
         if self.accountant is None and self.noise_multiplier > 0:
             self.accountant = poisson_rdp_accountant(
                 population=self.population,
@@ -427,17 +465,19 @@ class ClipAndNoise(Strategy):
         limit = min((limit for limit in limits if limit is not None), default=None)
         if limit is None:
             return
-        if self._affordable is None:
-            # Counted once: Flower's check of a single round replays all rounds before it.
-            self._affordable = self.accountant.num_releases + affordable_releases(
-                self.accountant, self._event(), limit
-            )
-        if self.accountant.num_releases >= self._affordable:
+        # Flower's check of a round replays all rounds before it: count once how many are left, and
+        # again only if something but this strategy was charged, or the setting has changed.
+        state = (self._event(), limit, self.accountant.num_releases)
+        if state != self._affordable_state:
+            self._affordable = affordable_releases(self.accountant, self._event(), limit)
+        if self._affordable == 0:
             spent = self.accountant.get_privacy_spent()
             raise PrivacyBudgetExhausted(
                 f"one more round would exceed max_epsilon={limit:g} (spent: {spent.epsilon:.6g} at "
                 f"delta {spent.delta:g} in {spent.num_releases} rounds)"
             )
+        self._affordable -= 1
+        self._affordable_state = (state[0], limit, self.accountant.num_releases + 1)
 
     def _charge(self) -> PrivacySpent | None:
         if self.accountant is None:
@@ -452,7 +492,7 @@ class ClipAndNoise(Strategy):
 
     def _note(self, exception: str) -> None:
         """Remember an exception to the rule for the report; repeats are counted, not listed."""
-        exception = exception[:200]
+        exception = " ".join(exception.split())[:200]
         if exception not in self._exceptions and len(self._exceptions) >= _MAX_EXCEPTIONS:
             exception = "further exceptions of other kinds"
         self._exceptions[exception] = self._exceptions.get(exception, 0) + 1
@@ -494,6 +534,12 @@ def _check_accountant(accountant: PrivacyAccountant, population: int | None) -> 
         raise ValueError(
             f"population must be the accountant's {config.population_size}; got {population}"
         )
+
+
+def _plain_metrics(content: RecordDict) -> set[str]:
+    """Return the names of the metrics in a reply that no mechanism has privatized."""
+    names = {name for record in content.metric_records.values() for name in record}
+    return {name for name in names if name != "num-examples" and not name.startswith("ldp-")}
 
 
 def _local_marks(content: RecordDict) -> LocalGuarantee | None:

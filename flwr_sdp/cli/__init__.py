@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
 
 
 def main() -> None:
@@ -11,8 +13,16 @@ def main() -> None:
     from flwr_sdp.cli.app import app
     from flwr_sdp.cli.errors import CommandError
 
+    # Ended by the system or a closed terminal, clean up as at an interrupt.
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _exit_on_signal)
     try:
         app()
     except CommandError as error:
         print(f"flwr-sdp: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)

@@ -49,7 +49,7 @@ def plot_accuracy(run_dir: Path) -> Path | None:
 
 
 def _title(config_file: Path) -> str:
-    config = tomllib.loads(config_file.read_text())
+    config = tomllib.loads(config_file.read_text(encoding="utf-8"))
     direction, magnitude = config["sdp-epsilon-direction"], config["sdp-epsilon-magnitude"]
     return (
         f"{config['task']}, {config['num-clients']} clients: "

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import math
 import re
 import subprocess
 import threading
 import time
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.superlink import LocalSuperLink
 
 _COMPLETED = "finished:completed"
+# Set by the launcher itself; an app without them cannot be followed.
+_OWN_KEYS = ("baseline", "output-dir")
 # A log line from which on the reader wants to see everything.
 _TROUBLE = re.compile(r"no reply leaves this device|Traceback \(most recent|\bERROR\b")
 _MAX_ECHOED_LINES = 120
@@ -62,13 +66,28 @@ class Simulation:
         changes = _read_toml(config_file)
         for text in overrides:
             changes.update(_parse_override(text))
-        root = _find_app(config_file if app_dir is None else app_dir / "pyproject.toml")
+        root = (
+            _find_app(config_file, above=True)
+            if app_dir is None
+            else _find_app(app_dir / "pyproject.toml", above=False)
+        )
         defaults = _read_toml(root / "pyproject.toml")["tool"]["flwr"]["app"].get("config", {})
+        missing = [key for key in _OWN_KEYS if key not in defaults]
+        if missing:
+            raise CommandError(
+                f"the app at {root} has no {missing[0]!r} in [tool.flwr.app.config]: the launcher "
+                "sets baseline and output-dir, and follows output-dir/metrics.csv"
+            )
+        taken = sorted(set(changes) & set(_OWN_KEYS))
+        if taken:
+            raise CommandError(f"{taken[0]} is set by the launcher: leave it out (--no-baseline)")
         unknown = sorted(set(changes) - set(defaults))
         if unknown:
             raise CommandError(
                 f"unknown key {unknown[0]!r}: the app at {root} has {', '.join(sorted(defaults))}"
             )
+        for value in changes.values():
+            _toml_value(value)  # before anything is created
         run_dir = output.resolve() / config_file.stem / time.strftime("%Y%m%d-%H%M%S")
         for attempt in range(1, 1000):
             try:
@@ -83,7 +102,8 @@ class Simulation:
             num_cpus=num_cpus,
             num_gpus=num_gpus,
         )
-        (run_dir / "config.toml").write_text(tomli_w.dumps(simulation.config))
+        settings = {k: v for k, v in simulation.config.items() if k not in _OWN_KEYS}
+        (run_dir / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
         return simulation
 
     def run(self, *, with_baseline: bool) -> int:
@@ -91,10 +111,8 @@ class Simulation:
         console = Console()
         console.print(f"[bold]flwr-sdp simulate[/bold]  results in {self._shown(self.run_dir)}")
         with LocalSuperLink(self.run_dir / "superlink.log") as superlink:
-            if not self._follow(superlink, console, baseline=bool(self.config.get("baseline"))):
-                return 1
-            if with_baseline and not self.config.get("baseline"):
-                if not self._follow(superlink, console, baseline=True):
+            for baseline in (False, True) if with_baseline else (False,):
+                if not self._follow(superlink, console, baseline=baseline):
                     return 1
         self._show_results(console)
         return 0
@@ -132,10 +150,13 @@ class Simulation:
                     _advance(progress, bar, metrics)
                     reader.wait(0.2)
                 _advance(progress, bar, metrics)
+            status, details = superlink.wait_for_end(run_id)
         except KeyboardInterrupt:
-            superlink.stop_run(run_id)
+            with suppress(CommandError):
+                superlink.stop_run(run_id)
             raise CommandError(f"stopped: what there is lies in {self.run_dir}", 130) from None
-        status, details = superlink.run_status(run_id)
+        finally:
+            stream.terminate()
         if status != _COMPLETED:
             console.print(
                 f"[red]the {name} run ended as {status}[/red] {escape(details)}\n"
@@ -150,11 +171,11 @@ class Simulation:
         from flwr_sdp.cli.plot import plot_accuracy
 
         picture = plot_accuracy(self.run_dir)
-        report = _extract_report((self.run_dir / "private.log").read_text())
+        report = _extract_report((self.run_dir / "private.log").read_text(encoding="utf-8"))
         console.print()
         if report:
             console.print(report, highlight=False, markup=False, soft_wrap=True)
-            (self.run_dir / "report.txt").write_text(report + "\n")
+            (self.run_dir / "report.txt").write_text(report + "\n", encoding="utf-8")
         for file, name in (("metrics.csv", "private"), ("baseline-metrics.csv", "baseline")):
             rows = _read_rows(self.run_dir / file)
             if rows:
@@ -192,7 +213,7 @@ class _LogReader:
 
     def _read(self) -> None:
         assert self._stream.stdout is not None  # noqa: S101 - it was opened with a pipe
-        with self.path.open("w") as file:
+        with self.path.open("w", encoding="utf-8") as file:
             for line in self._stream.stdout:
                 file.write(line)
                 file.flush()
@@ -222,7 +243,7 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
     """Return the complete rows of a CSV file that another process is writing."""
     if not path.exists():
         return []
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
 
 
@@ -240,20 +261,22 @@ def _extract_report(log: str) -> str:
     return "\n".join(report)
 
 
-def _find_app(start: Path) -> Path:
-    for folder in start.resolve().parents:
+def _find_app(start: Path, *, above: bool) -> Path:
+    folders = start.resolve().parents
+    for folder in folders if above else folders[:1]:
         pyproject = folder / "pyproject.toml"
         if pyproject.is_file() and "app" in _read_toml(pyproject).get("tool", {}).get("flwr", {}):
             return folder
-    raise CommandError(f"no Flower app around {start}: pass the folder of one with --app")
+    where = "around" if above else "at"
+    raise CommandError(f"no Flower app {where} {start}: pass the folder of one with --app")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CommandError(f"{path} is not valid TOML: {error}") from None
 
 
@@ -268,8 +291,13 @@ def _parse_override(text: str) -> dict[str, Any]:
 
 
 def _toml_value(value: Any) -> str:
+    """Return `value` as Flower's ``key=value`` run config wants it, in quotes of either kind."""
     if isinstance(value, str):
-        if '"' in value:
-            raise CommandError(f"a run config value cannot hold a double quote; got {value!r}")
-        return f'"{value}"'
-    return json.dumps(value)
+        if "'" not in value:
+            return f"'{value}'"
+        if '"' not in value and "\\" not in value:
+            return f'"{value}"'
+        raise CommandError(f"a value cannot hold both kinds of quotes, or ' and \\; got {value!r}")
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return json.dumps(value)
+    raise CommandError(f"a value must be text, a finite number, true or false; got {value!r}")

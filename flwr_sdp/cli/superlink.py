@@ -23,6 +23,8 @@ from flwr_sdp.cli.errors import CommandError
 _START_TIMEOUT = 60.0
 _START_ATTEMPTS = 3
 _BIN = Path(sys.executable).parent
+# Loopback is never behind a proxy.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class LocalSuperLink:
@@ -44,6 +46,13 @@ class LocalSuperLink:
 
     def __enter__(self) -> LocalSuperLink:
         """Start it and wait until it answers."""
+        try:
+            return self._start()
+        except BaseException:  # an interrupt too must not leave it running
+            self.__exit__(None, None, None)
+            raise
+
+    def _start(self) -> LocalSuperLink:
         for _ in range(_START_ATTEMPTS):
             http_port, control_port = _free_ports(2)
             self._env = _environment(self._home.name, http_port, control_port)
@@ -76,7 +85,6 @@ class LocalSuperLink:
             if self._answers(f"http://127.0.0.1:{http_port}/health"):
                 return self
             self._stop()  # somebody took the port in between, or it crashed: try other ports
-        self._home.cleanup()
         raise CommandError(f"the SuperLink did not start: see {self._log_file}", exit_code=1)
 
     def __exit__(
@@ -93,7 +101,12 @@ class LocalSuperLink:
         """Run a ``flwr`` command with ``--format json`` and return what it printed."""
         command = [_executable("flwr"), *arguments, "--format", "json"]
         done = subprocess.run(  # noqa: S603
-            command, env=self._env, stdin=subprocess.DEVNULL, capture_output=True, text=True
+            command,
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
         )
         start = done.stdout.find("{")
         try:
@@ -113,7 +126,7 @@ class LocalSuperLink:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             start_new_session=True,
         )
@@ -122,6 +135,14 @@ class LocalSuperLink:
         """Return a run's status, such as ``finished:completed``, and its details."""
         run = self.flwr("ls", "--run-id", run_id)["runs"][0]
         return str(run["status"]), str(run["status-details"])
+
+    def wait_for_end(self, run_id: str) -> tuple[str, str]:
+        """Return the final status of a run; its log may end before the run does."""
+        while True:
+            status, details = self.run_status(run_id)
+            if status.startswith("finished:"):
+                return status, details
+            time.sleep(1.0)
 
     def stop_run(self, run_id: str) -> None:
         """Ask Flower to stop a run."""
@@ -133,7 +154,7 @@ class LocalSuperLink:
             if self._process.poll() is not None:
                 return False
             try:
-                with urllib.request.urlopen(url, timeout=1.0) as response:  # noqa: S310
+                with _DIRECT.open(url, timeout=1.0) as response:
                     # Asked again after the answer, in case the answer was another process's.
                     return bool(response.status == 200 and self._process.poll() is None)
             except (urllib.error.URLError, OSError):
@@ -167,6 +188,8 @@ def _environment(home: str, http_port: int, control_port: int) -> dict[str, str]
         FLWR_DISABLE_UPDATE_CHECK="1",
         PATH=f"{_BIN}{os.pathsep}{env.get('PATH', '')}",
     )
+    for name in ("no_proxy", "NO_PROXY"):
+        env[name] = ",".join(filter(None, (env.get(name), "127.0.0.1,localhost")))
     env.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     env.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     env.setdefault("PYTHONUNBUFFERED", "1")

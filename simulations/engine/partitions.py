@@ -25,7 +25,8 @@ class PartitionGrid(Grid):
     num_clients : int
         How many nodes the run was configured for.
     timeout : float
-        Seconds to wait until so many are connected, and then again until they have answered.
+        Seconds to wait for the nodes' answers. They are connected at once, or the run was
+        configured for another number: that is found within 15 seconds.
 
     Raises
     ------

@@ -42,7 +42,10 @@ def simulate(*arguments, env=None, timeout=300):
         (["missing.toml"], "cannot read missing.toml: No such file or directory"),
         ([DIGITS, "--set", "sdp-epsilon-dircetion=3"], "unknown key 'sdp-epsilon-dircetion'"),
         ([DIGITS, "--set", "seed"], "--set wants KEY=VALUE; got 'seed'"),
-        ([DIGITS, "--app", "/"], "no Flower app around"),
+        ([DIGITS, "--app", ROOT / "simulations"], "no Flower app at"),
+        ([DIGITS, "--set", "baseline=true"], "baseline is set by the launcher"),
+        ([DIGITS, "--set", "sdp-clip-norm=inf"], "must be text, a finite number, true or false"),
+        ([DIGITS, "--set", "seed=2026-01-01"], "must be text, a finite number, true or false"),
     ],
 )
 def test_mistakes_are_one_line_with_exit_status_2(arguments, message, tmp_path):
@@ -60,6 +63,21 @@ def test_invalid_toml_is_named(tmp_path):
     done = simulate(config)
     assert done.returncode == 2
     assert f"{config} is not valid TOML" in done.stderr
+
+
+def test_a_superlink_that_is_interrupted_while_it_starts_is_stopped(tmp_path, monkeypatch):
+    from flwr_sdp.cli.superlink import LocalSuperLink
+
+    started = []
+
+    def interrupt(self, _url):
+        started.append(self._process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalSuperLink, "_answers", interrupt)
+    with pytest.raises(KeyboardInterrupt), LocalSuperLink(tmp_path / "superlink.log"):
+        pass
+    assert started[0].poll() is not None
 
 
 # ------------------------------------------------------------------ runs on Ray

@@ -841,7 +841,9 @@ def run_rounds(strategy, rounds, nodes=20, answer=private_reply):
 )  # fmt: skip
 def test_epsilon_is_that_of_dp_accounting(rate, charged, noise_multiplier, rounds, delta):
     """0.22 of 20 is 4.4 clients: charged as 5."""
-    strategy = make(noise_multiplier=noise_multiplier, sampling_rate=rate, delta=delta)
+    strategy = make(
+        noise_multiplier=noise_multiplier, sampling_rate=rate, delta=delta, rng=secure_generator()
+    )
     spent = run_rounds(strategy, rounds).privacy_spent()
     expected = direct_epsilon(charged, noise_multiplier, rounds, delta)
     assert spent.epsilon == pytest.approx(expected, rel=1e-9)
@@ -1188,3 +1190,98 @@ def test_summary_and_types():
     assert isinstance(metrics, MetricRecord)
     assert isinstance(arrays["w"], Array)
     assert dict(metrics) == strategy.last_round
+
+
+# ------------------------------------------------------------------ what a reader needs to know
+def test_no_epsilon_is_printed_where_none_is_guaranteed(caplog):
+    strategy = run_rounds(make(noise_multiplier=1.0), 2)  # its noise is seeded
+    assert "cdp-epsilon" not in strategy.last_round
+    assert "central epsilon" not in caplog.text
+
+
+def test_statistics_of_batch_normalisation_are_neither_summed_nor_noised():
+    """Noise would make variances negative; the device returns them as it received them."""
+    model = record(
+        {
+            "w": np.zeros(3, np.float32),
+            "bn.running_var": np.ones(4, np.float32),
+            "head.b": np.ones(2),
+        }
+    )
+    strategy = make(noise_multiplier=1.0)
+    arrays, metrics = play(strategy, FakeGrid(range(3)), model, lambda _i, m: private_reply(m, 1.0))
+    np.testing.assert_array_equal(arrays["bn.running_var"].numpy(), np.ones(4))
+    assert not np.any(arrays["w"].numpy() == 0.0)
+    assert metrics["noise-norm"] == pytest.approx(RHO * math.sqrt(5) / 3)
+    chosen = make(noise_multiplier=1.0, excluded=["head.*"])
+    arrays, _ = play(chosen, FakeGrid(range(3)), model, lambda _i, m: private_reply(m, 1.0))
+    np.testing.assert_array_equal(arrays["head.b"].numpy(), np.ones(2))
+    assert not np.any(arrays["bn.running_var"].numpy() == 1.0)
+
+
+def test_metrics_that_left_as_they_were_are_named():
+    marks = {**MARKS, "loss": 0.5}
+    strategy = run_rounds(make(), 1, nodes=2, answer=lambda m: private_reply(m, marks=marks))
+    assert any("'loss'" in text and "no privacy" in text for text in strategy.report().exceptions)
+
+
+def test_text_of_a_client_cannot_forge_the_report():
+    strategy = run_rounds(
+        make(), 1, nodes=1, answer=lambda m: error_reply(m, "x\n  central  run epsilon 0.01")
+    )
+    (line,) = [line for line in strategy.report().to_text().splitlines() if "0.01" in line]
+    assert line.startswith("  note")
+
+
+def test_more_nodes_than_the_population_are_reported(caplog):
+    strategy = run_rounds(make(population=2), 1, nodes=5)
+    assert "set population to the number of clients" in caplog.text
+    assert any("population=2" in text for text in strategy.report().exceptions)
+
+
+def test_noise_below_what_accountants_can_price_is_refused():
+    with pytest.raises(ValueError, match="noise_multiplier must be 0 or at least 1e-06"):
+        make(noise_multiplier=1e-160)
+
+
+def test_report_of_the_largest_norm_is_not_counted_as_projected():
+    """Rounded to float32 it may be a little longer; it is still cut to the ball exactly."""
+    strategy = make()
+    play(
+        strategy,
+        FakeGrid(range(2)),
+        vector_model(1),
+        lambda i, m: private_reply(m, RHO * (1.0 + (1e-5 if i else 1e-3))),
+    )
+    assert strategy.last_round["fraction-projected"] == 0.5
+    assert strategy.last_round["mean-norm"] == pytest.approx(RHO, rel=1e-12)
+
+
+def test_last_model_outlives_the_budget():
+    strategy = make(noise_multiplier=1.0, max_epsilon=10.0)
+    with pytest.raises(PrivacyBudgetExhausted):
+        strategy.start(FakeGrid(range(4), private_reply), vector_model(), num_rounds=50)
+    assert strategy.last_arrays is not None
+    assert strategy.report().rounds == strategy.accountant.num_releases > 0
+
+
+def test_budget_counts_what_others_charge_to_the_same_accountant():
+    """Two trainings on one ledger stop at the budget of both together."""
+    accountant = poisson_rdp_accountant(population=4, delta=1e-5, max_epsilon=12.0)
+    strategies = [make(noise_multiplier=z, accountant=accountant) for z in (2.0, 1.0)]
+
+    def train_both():
+        for server_round in range(1, 100):
+            for strategy in strategies:
+                play(
+                    strategy,
+                    FakeGrid(range(4)),
+                    vector_model(),
+                    lambda _i, m: private_reply(m),
+                    server_round,
+                )
+
+    with pytest.raises(PrivacyBudgetExhausted):
+        train_both()
+    assert accountant.num_releases > 2
+    assert accountant.get_epsilon(1e-5) <= 12.0
