@@ -133,8 +133,9 @@ class ClipAndNoise(Strategy):
     **Privacy.** For whoever sees the models: :math:`(\epsilon, \delta)`-differential privacy of one
     client's participation (add or remove one client), with the epsilon of
     :meth:`privacy_spent`. One client moves the noiseless sum by at most rho, whatever it sends:
-    weights are equal, the divisor is the expected cohort, and a reply with other keys, shapes or
-    non-finite numbers is left out. A round is charged before its result is formed.
+    weights are equal, the divisor is the expected cohort, and a second reply of a node or one with
+    other keys, shapes or non-finite numbers is left out. A round is charged before its result is
+    formed.
 
     **Not covered**: the metrics of a round (``cohort``, ``replies``, ``fraction-projected`` and so
     on are exact, for the operator of the server, and no part of the release), and whatever the
@@ -226,7 +227,7 @@ class ClipAndNoise(Strategy):
         self._local: LocalGuarantee | None = None
         self._exceptions: dict[str, int] = {}
         self._model = ArrayRecord()
-        self._cohort_size = 0
+        self._cohort: list[int] = []
         self._asked_at = 0.0
 
     # ------------------------------------------------------------------ ask
@@ -244,7 +245,7 @@ class ClipAndNoise(Strategy):
             len(node_ids),
             self.expected_cohort,
         )
-        self._model, self._cohort_size, self._asked_at = arrays, len(cohort), time.monotonic()
+        self._model, self._cohort, self._asked_at = arrays, cohort, time.monotonic()
         self._rounds_asked += 1
         content, message_type = self._inner_request(server_round, arrays, config, grid, cohort)
         return [Message(content, node_id, message_type) for node_id in cohort]
@@ -282,12 +283,17 @@ class ClipAndNoise(Strategy):
         spent = self._charge()
         total = ClippedSum(self._model, self.clip_norm, self.excluded)
         used = failed = refused = 0
+        awaited = set(self._cohort)
         for reply in replies:
             if reply.has_error():
                 failed += 1
                 self._note(f"a client failed: {reply.error.reason}")
                 continue
             try:
+                node_id = reply.metadata.src_node_id
+                if node_id not in awaited:  # two replies of one client would weigh 2 rho
+                    raise ValueError("its node was not asked, or has replied already")
+                awaited.remove(node_id)
                 self._add(total, reply.content)
             except ValueError as error:
                 refused += 1
@@ -296,7 +302,7 @@ class ClipAndNoise(Strategy):
                 used += 1
         released = used >= self.min_replies
         metrics: dict[str, int | float] = {
-            "cohort": self._cohort_size,
+            "cohort": len(self._cohort),
             "replies": used,
             "failures": failed,
             "refused": refused,

@@ -1285,3 +1285,16 @@ def test_budget_counts_what_others_charge_to_the_same_accountant():
         train_both()
     assert accountant.num_releases > 2
     assert accountant.get_epsilon(1e-5) <= 12.0
+
+
+def test_a_client_counts_once_however_often_it_replies():
+    """A second reply would double its weight; one of a node that was not asked has no place."""
+    strategy = make(population=4)
+    messages = ask(strategy, FakeGrid(range(4)), vector_model())
+    stranger = 99
+    reply = private_reply(messages[0], 1.0)
+    other = private_reply(Message(messages[0].content, stranger, "train"), 1.0)
+    arrays, metrics = strategy.aggregate_train(1, [reply, reply, other])
+    assert (metrics["replies"], metrics["refused"]) == (1, 2)
+    np.testing.assert_allclose(flat(arrays), 1.0 / 4)
+    assert any("replied already" in text for text in strategy.report().exceptions)
