@@ -23,16 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_sdp import _validate
+from flwr_sdp._numerics import CUT, NODES, WEIGHTS, stirling_error
 from flwr_sdp.randomness import KeystreamGenerator
 from flwr_sdp.sphere import MAX_DIM
 
 MAX_SUBSET = 2**16
 """Largest set :func:`uniform_subset` chooses from: its positions are 16 random bits each."""
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
-_NODES, _WEIGHTS = (_NODES + 1.0) / 2.0, _WEIGHTS / 2.0
-# Integrals and laws are cut where they have fallen by e^-46 (1e-20): a double rounds before that.
-_CUT = 46.0
 _NONE = np.empty(0)
 
 
@@ -122,7 +119,7 @@ def log_binomial_half(dim: int, matches: int) -> float:
         deviance = dim / 2 * (2.0 * lean * math.atanh(lean) + math.log1p(-lean * lean))
     else:  # where 1 - lean would lose digits, and the plain form no longer does
         deviance = matches * math.log(2 * matches / dim) + rest * math.log(2 * rest / dim)
-    errors = _stirling_error(dim) - _stirling_error(matches) - _stirling_error(rest)
+    errors = stirling_error(dim) - stirling_error(matches) - stirling_error(rest)
     return errors - deviance - 0.5 * math.log(2.0 * math.pi * matches * (rest / dim))
 
 
@@ -156,7 +153,7 @@ def sample_hypergeometric(total: int, good: int, draws: int, rng: KeystreamGener
         return low
     mode = (draws + 1) * (good + 1) // (total + 2)
     # Hoeffding: P(|X - mean| >= s) <= 2 exp(-2 s^2 / draws), and the mode is next to the mean.
-    reach = math.ceil(math.sqrt(_CUT * draws / 2)) + 2
+    reach = math.ceil(math.sqrt(CUT * draws / 2)) + 2
     rest = total - good - draws
     up = mode + np.arange(min(high - mode, reach), dtype=np.float64)
     above = (good - up) * (draws - up) / ((up + 1.0) * (rest + 1.0 + up))
@@ -202,7 +199,7 @@ def _ratios(dim: int, start: int, most: int) -> NDArray[np.float64]:
     that n of them multiply to at most exp(-(n^2 + lean n) / mid).
     """
     middle, lean = (dim + 1) / 2, 2 * start - dim
-    room = _CUT * middle
+    room = CUT * middle
     enough = math.ceil(2.0 * room / (lean + math.sqrt(lean * lean + 4.0 * room)))
     level = start + np.arange(min(most, enough), dtype=np.float64)
     return (dim - level) / (level + 1.0)
@@ -242,10 +239,10 @@ def _tail_integral(dim: int, matches: int) -> float:
     # The exponent is at least kappa s + rest s^2 in size.
     width = 1.0
     if excess + rest > 0:
-        width = min(2.0 * _CUT / (excess + math.sqrt(excess**2 + 4.0 * _CUT * rest)), 1.0)
-    s = width * _NODES
+        width = min(2.0 * CUT / (excess + math.sqrt(excess**2 + 4.0 * CUT * rest)), 1.0)
+    s = width * NODES
     integrand = np.exp(rest * np.log1p(-s * s) + excess * np.log1p(-s))
-    return float(width * np.dot(_WEIGHTS, integrand))
+    return float(width * np.dot(WEIGHTS, integrand))
 
 
 def _difference_integral(dim: int, matches: int) -> float:
@@ -257,17 +254,8 @@ def _difference_integral(dim: int, matches: int) -> float:
     # In logarithms at most kappa s - (d-1) s^2 / 2.
     width = 1.0
     if dim > 1:
-        width = min((excess + math.sqrt(excess**2 + 2.0 * _CUT * (dim - 1))) / (dim - 1), 1.0)
-    s = width * _NODES
+        width = min((excess + math.sqrt(excess**2 + 2.0 * CUT * (dim - 1))) / (dim - 1), 1.0)
+    s = width * NODES
     integrand = np.exp(rest * np.log1p(-s * s) + excess * np.log1p(s))
     integrand *= -np.expm1(-2.0 * excess * np.arctanh(s))
-    return float(width * np.dot(_WEIGHTS, integrand))
-
-
-def _stirling_error(n: int) -> float:
-    """Return log n! - ((n + 1/2) log n - n + log(2 pi)/2), for n >= 1."""
-    if n < 16:
-        leading = (n + 0.5) * math.log(n) - n + 0.5 * math.log(2.0 * math.pi)
-        return math.lgamma(n + 1.0) - leading
-    y = 1.0 / (float(n) * n)
-    return (1 / 12 - y * (1 / 360 - y * (1 / 1260 - y * (1 / 1680 - y / 1188)))) / n
+    return float(width * np.dot(WEIGHTS, integrand))

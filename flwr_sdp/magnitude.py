@@ -120,9 +120,7 @@ class ScalarDP:
         index = math.floor(position)
         if generator.uniform() < position - index:
             index += 1
-        # Keep with probability e^eps / (e^eps + k); otherwise one of the k others.
-        if not generator.bernoulli(self.epsilon - math.log(bins)):
-            index = (index + 1 + generator.integer(bins)) % (bins + 1)
+        index = randomized_response(index, bins, self.epsilon, generator)
         return self.step * (index - self.offset)
 
     def _position(self, r: float) -> float:
@@ -130,3 +128,10 @@ class ScalarDP:
         bins = int(self.num_bins)
         # r / max_norm is at most 1, but its product with k may round above k.
         return min(max(r, 0.0) / self.max_norm * bins, float(bins))
+
+
+def randomized_response(index: int, bins: int, epsilon: float, rng: KeystreamGenerator) -> int:
+    """Return `index`, or at odds ``bins`` to ``exp(epsilon)`` another of ``range(bins + 1)``."""
+    if rng.bernoulli(epsilon - math.log(bins)):
+        return index
+    return (index + 1 + rng.integer(bins)) % (bins + 1)

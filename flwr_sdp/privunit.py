@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from flwr_sdp import _validate
+from flwr_sdp.arrays import as_rows
 from flwr_sdp.randomness import (
     BLOCK,
     FloatArray,
@@ -183,7 +184,7 @@ class PrivUnit:
         ValueError
             If the shape, the dtype or a norm is wrong, or a value is not finite.
         """
-        rows = _rows(unit, self.dim)
+        rows = as_rows("unit", unit, self.dim)
         generator = as_generator(rng)
         norms = [norm(row) for row in rows]
         for row_norm in norms:
@@ -319,12 +320,3 @@ def _orthogonal(unit: NDArray[np.float64], rng: KeystreamGenerator) -> NDArray[n
         length = math.sqrt(float(np.dot(noise, noise)))
         if length > 0.0:
             return noise / length
-
-
-def _rows(array: Any, dim: int) -> FloatArray:
-    if not isinstance(array, np.ndarray) or array.dtype.type not in (np.float32, np.float64):
-        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise ValueError(f"unit must be a NumPy array of float32 or float64; got {kind}")
-    if array.ndim not in (1, 2) or array.shape[-1] != dim:
-        raise ValueError(f"unit must have shape ({dim},) or (n, {dim}); got {array.shape}")
-    return np.ascontiguousarray(array).reshape(-1, dim)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_sdp import _validate
+from flwr_sdp.arrays import as_rows
 from flwr_sdp.hypercube import (
     MAX_SUBSET,
     HypercubeCap,
@@ -320,12 +321,7 @@ def _smallest_epsilon(dim: int, flip_share: float) -> str:
 
 
 def _rows(array: Any, dim: int) -> FloatArray:
-    if not isinstance(array, np.ndarray) or array.dtype.type not in (np.float32, np.float64):
-        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise ValueError(f"x must be a NumPy array of float32 or float64; got {kind}")
-    if array.ndim not in (1, 2) or array.shape[-1] != dim:
-        raise ValueError(f"x must have shape ({dim},) or (n, {dim}); got {array.shape}")
-    rows: FloatArray = np.ascontiguousarray(array).reshape(-1, dim)
+    rows = as_rows("x", array, dim)
     if rows.size:
         low, high = float(rows.min()), float(rows.max())
         if not (low >= -1.0 and high <= 1.0):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_sdp import _validate
+from flwr_sdp.magnitude import randomized_response
 from flwr_sdp.randomness import KeystreamGenerator, as_generator
 
 _MAX_BINS = 2**40
@@ -203,9 +204,7 @@ class ScalarRelDP:
         low, high = self._neighbours(index)
         if generator.uniform() * (high - low) < r - low:
             index += 1
-        # Keep with probability e^eps / (e^eps + k); otherwise one of the k others.
-        if not generator.bernoulli(self.epsilon - math.log(bins)):
-            index = (index + 1 + generator.integer(bins)) % (bins + 1)
+        index = randomized_response(index, bins, self.epsilon, generator)
         return self._output(index)
 
     # ------------------------------------------------------------------ the grid

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flwr_sdp import _validate
+from flwr_sdp._numerics import CUT, NODES, WEIGHTS, stirling_error
 from flwr_sdp.randomness import KeystreamGenerator
 
 MAX_DIM = 2**40
@@ -30,11 +31,6 @@ MAX_THRESHOLD = 1.0 - 1e-6
 
 A cap so narrow fixes the direction to 1.4e-3 radians; only dimensions below about 10 reach it.
 """
-
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
-_NODES, _WEIGHTS = (_NODES + 1.0) / 2.0, _WEIGHTS / 2.0
-# The integrand is cut where it has fallen by e^-46, below the rounding of a double.
-_CUT = 46.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +99,11 @@ def log_density_constant(dim: int) -> float:
     if a < 16:
         return math.lgamma(a + 0.5) - math.lgamma(a) - 0.5 * math.log(math.pi)
     log_ratio = (
-        a * math.log1p(0.5 / a) - 0.5 + 0.5 * math.log(a) + _stirling(a + 0.5) - _stirling(a)
+        a * math.log1p(0.5 / a)
+        - 0.5
+        + 0.5 * math.log(a)
+        + stirling_error(a + 0.5)
+        - stirling_error(a)
     )
     return log_ratio - 0.5 * math.log(math.pi)
 
@@ -184,25 +184,19 @@ def _tail_over_moment(dim: int, threshold: float) -> float:
     slope = threshold / sine
     width = math.acos(threshold)
     if power > 0:
-        # The exponent is at least power * (slope theta + theta^2 / 2) in size: cut it at _CUT.
-        scaled = _CUT / power
+        # The exponent is at least power * (slope theta + theta^2 / 2) in size: cut it at CUT.
+        scaled = CUT / power
         width = min(width, 2.0 * scaled / (slope + math.sqrt(slope * slope + 2.0 * scaled)))
-    theta = width * _NODES
+    theta = width * NODES
     falloff = -2.0 * np.sin(theta / 2) ** 2 - slope * np.sin(theta)
     # At the pole sin(phi) is 0, where rounding may leave the argument at or below -1.
     integrand = np.exp(power * np.log1p(np.maximum(falloff, np.nextafter(-1.0, 0.0))))
-    return float((dim - 1) / sine * width * np.dot(_WEIGHTS, integrand))
+    return float((dim - 1) / sine * width * np.dot(WEIGHTS, integrand))
 
 
 def _band_probability(dim: int, threshold: float) -> float:
     """Return P(0 <= T < threshold) for a threshold below about ``1/sqrt(dim)``."""
-    angle = math.asin(threshold) * _NODES
+    angle = math.asin(threshold) * NODES
     integrand = np.exp((dim - 2) / 2 * np.log1p(-(np.sin(angle) ** 2)))
     constant = math.exp(log_density_constant(dim))
-    return float(constant * math.asin(threshold) * np.dot(_WEIGHTS, integrand))
-
-
-def _stirling(x: float) -> float:
-    """Return lgamma(x) - ((x - 1/2) log x - x + log(2 pi)/2), to double precision for x >= 16."""
-    y = 1.0 / (x * x)
-    return (1 / 12 - y * (1 / 360 - y * (1 / 1260 - y * (1 / 1680 - y / 1188)))) / x
+    return float(constant * math.asin(threshold) * np.dot(WEIGHTS, integrand))
