@@ -10,6 +10,9 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 def number(
     name: str,
@@ -32,6 +35,17 @@ def number(
             f"{name} must be a finite number{_range(above, below, minimum, maximum)}; got {value!r}"
         )
     return float(value)
+
+
+def numbers(name: str, values: Any) -> NDArray[np.float64]:
+    """Return an array of numbers as float64, or raise ``ValueError`` if one is not finite."""
+    if values.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must be an array of numbers; got {values.dtype}")
+    array: NDArray[np.float64] = values.astype(np.float64)
+    wrong = array[~np.isfinite(array)]
+    if wrong.size:
+        raise ValueError(f"{name} must be finite in every entry; got {wrong[0]!r}")
+    return array
 
 
 def integer(name: str, value: Any, *, minimum: int, maximum: int | None = None) -> int:

@@ -1,25 +1,139 @@
-"""The arrays that mechanisms take: one check for all of them."""
+"""NumPy or torch, nothing else: the checks, the moves and the few operations that mechanisms need.
+
+torch is never imported here. Whoever holds a tensor has imported it.
+"""
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Any
 
 import numpy as np
 
-from flwr_sdp.randomness import FloatArray
+from flwr_sdp.randomness import FloatArray, scratch
+
+Array = Any
+"""A NumPy array or a torch tensor."""
+
+# Longer sums lose digits in float32, and BLAS brings its threads to those above 10,000, which wait
+# for each other wherever more processes than cores run.
+_PIECE = 4096
 
 
-def as_rows(name: str, array: Any, dim: int) -> FloatArray:
+def is_tensor(array: Any) -> bool:
+    """Return whether `array` is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def as_rows(name: str, array: Any, dim: int) -> Array:
     """Return a ``(dim,)`` or ``(n, dim)`` array as contiguous rows, copying only if it must.
 
     Raises
     ------
     ValueError
-        If it is not a NumPy array of float32 or float64 of such a shape; the text says `name`.
+        If it is not an array of float32 or float64 of such a shape; the text says `name`.
     """
-    if not isinstance(array, np.ndarray) or array.dtype.type not in (np.float32, np.float64):
-        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise ValueError(f"{name} must be a NumPy array of float32 or float64; got {kind}")
+    dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
+    known = isinstance(array, np.ndarray) or is_tensor(array)
+    if not known or dtype not in ("float32", "float64"):
+        raise ValueError(
+            f"{name} must be a NumPy array or torch tensor of float32 or float64; got {dtype}"
+        )
     if array.ndim not in (1, 2) or array.shape[-1] != dim:
-        raise ValueError(f"{name} must have shape ({dim},) or (n, {dim}); got {array.shape}")
+        raise ValueError(f"{name} must have shape ({dim},) or (n, {dim}); got {tuple(array.shape)}")
+    if is_tensor(array):
+        return array.detach().contiguous().reshape(-1, dim)
     return np.ascontiguousarray(array).reshape(-1, dim)
+
+
+def draws_on_device(array: Array, rng: Any) -> bool:
+    """Return whether `rng` is a torch generator of the accelerator that holds `array`."""
+    torch = sys.modules.get("torch")
+    return (
+        torch is not None
+        and isinstance(rng, torch.Generator)
+        and is_tensor(array)
+        and rng.device.type == array.device.type != "cpu"
+    )
+
+
+def to_host(array: Array) -> FloatArray:
+    """Return a NumPy view of an array or of a tensor in host memory, or a copy of another."""
+    host: FloatArray = array.cpu().numpy() if is_tensor(array) else array
+    return host
+
+
+def like(array: Array, out: FloatArray) -> Array:
+    """Return `out` in the shape of `array`, as a tensor on its device if it is one."""
+    if is_tensor(array):
+        out = sys.modules["torch"].from_numpy(out).to(array.device)
+    return out.reshape(array.shape)
+
+
+# ---------------------------------------------------------------------- operations on (n, m) rows
+class NumPyRows:
+    """Operations on rows of NumPy arrays; the numbers of the rows are float64."""
+
+    @staticmethod
+    def dots(a: Array, b: Array) -> Array:
+        """Return the dot product of each pair of rows."""
+        if a.shape[1] <= _PIECE:
+            return np.matmul(a[:, None, :], b[:, :, None])[:, 0, 0].astype(np.float64)
+        return np.array([dot(x, y) for x, y in zip(a, b, strict=True)])
+
+    @staticmethod
+    def scale(a: Array, by: Array) -> None:
+        """Multiply each row by a number."""
+        a *= _column(by, a)
+
+    @staticmethod
+    def add_scaled(a: Array, b: Array, by: Array) -> None:
+        """Add to each row of `a` a multiple of that of `b`."""
+        product = scratch(a.dtype, a.size).reshape(a.shape)
+        np.multiply(b, _column(by, a), out=product)
+        a += product
+
+
+class TorchRows:
+    """Operations on rows of torch tensors. Nothing waits for the device."""
+
+    @staticmethod
+    def dots(a: Array, b: Array) -> Array:
+        """Return the dot product of each pair of rows."""
+        if a.shape[0] == 1:  # the fast kernel for one long row
+            return sys.modules["torch"].dot(a[0], b[0]).reshape(1)
+        return sys.modules["torch"].linalg.vecdot(a, b)
+
+    @staticmethod
+    def scale(a: Array, by: Array) -> None:
+        """Multiply each row by a number."""
+        a.mul_(by[:, None])
+
+    @staticmethod
+    def add_scaled(a: Array, b: Array, by: Array) -> None:
+        """Add to each row of `a` a multiple of that of `b`."""
+        a.addcmul_(b, by[:, None])
+
+
+def norm(vector: FloatArray) -> float:
+    """Return the Euclidean norm; inf or 0 where the squares leave the dtype."""
+    with np.errstate(over="ignore", under="ignore"):
+        return math.sqrt(dot(vector, vector))
+
+
+def dot(a: FloatArray, b: FloatArray) -> float:
+    """Return the dot product of two vectors, summed up in pieces."""
+    whole = a.size - a.size % _PIECE
+    total = float(np.dot(a[whole:], b[whole:]))
+    if whole:
+        rows, columns = a[:whole].reshape(-1, 1, _PIECE), b[:whole].reshape(-1, _PIECE, 1)
+        total += float(np.matmul(rows, columns).sum(dtype=np.float64))
+    return total
+
+
+def _column(numbers: Array, rows: Array) -> Array:
+    """Return a number for each row in the type of the rows; a single one as such, it is faster."""
+    numbers = numbers.astype(rows.dtype)
+    return numbers[0] if len(numbers) == 1 else numbers[:, None]

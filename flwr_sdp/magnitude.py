@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_sdp import _validate
 from flwr_sdp.randomness import KeystreamGenerator, as_generator
@@ -95,7 +97,7 @@ class ScalarDP:
     def variance(self, r: float) -> float:
         """Return the exact variance of the output at `r` (clipped to ``[0, max_norm]``)."""
         k, share = int(self.num_bins), self._random_share
-        position = self._position(r)
+        position = float(self._positions(np.array(_validate.number("r", r))))
         fraction = position - math.floor(position)
         spread = (1.0 - share) * fraction * (1.0 - fraction)
         # Var of the mixture; position * (k - position) enters negatively but never dominates.
@@ -104,34 +106,51 @@ class ScalarDP:
         )
         return self.step * self.step * (spread + share * mixture)
 
-    def privatize(
-        self, r: float, rng: KeystreamGenerator | np.random.Generator | None = None
-    ) -> float:
+    def privatize(self, r: Any, rng: Any = None) -> Any:
         """Return an unbiased private view of the number `r`.
+
+        Parameters
+        ----------
+        r : float or ndarray
+            One number, or a ``(n,)`` array of them, each released on its own.
+        rng : generator, optional
+            By default a secure one.
+
+        Returns
+        -------
+        float or ndarray
+            float64, of the shape of `r`.
 
         Raises
         ------
         ValueError
             If `r` is not a number, infinite or NaN.
         """
-        generator = as_generator(rng)
-        bins = int(self.num_bins)
-        position = self._position(r)
-        index = math.floor(position)
-        if generator.uniform() < position - index:
-            index += 1
-        index = randomized_response(index, bins, self.epsilon, generator)
+        if isinstance(r, np.ndarray) and r.ndim == 1:
+            return self._privatize(_validate.numbers("r", r), as_generator(rng))
+        number = _validate.number("r", r)
+        return float(self._privatize(np.array([number]), as_generator(rng))[0])
+
+    def _privatize(self, r: NDArray[np.float64], rng: KeystreamGenerator) -> NDArray[np.float64]:
+        positions = self._positions(r)
+        index = np.floor(positions)
+        index += rng.uniforms(index.size) < positions - index
+        index = randomized_response(index, int(self.num_bins), self.epsilon, rng)
         return self.step * (index - self.offset)
 
-    def _position(self, r: float) -> float:
-        r = _validate.number("r", r)
+    def _positions(self, r: NDArray[np.float64]) -> NDArray[np.float64]:
         bins = int(self.num_bins)
         # r / max_norm is at most 1, but its product with k may round above k.
-        return min(max(r, 0.0) / self.max_norm * bins, float(bins))
+        return np.minimum(np.clip(r, 0.0, self.max_norm) / self.max_norm * bins, bins)
 
 
-def randomized_response(index: int, bins: int, epsilon: float, rng: KeystreamGenerator) -> int:
-    """Return `index`, or at odds ``bins`` to ``exp(epsilon)`` another of ``range(bins + 1)``."""
-    if rng.bernoulli(epsilon - math.log(bins)):
-        return index
-    return (index + 1 + rng.integer(bins)) % (bins + 1)
+def randomized_response(
+    index: NDArray[np.float64], bins: int, epsilon: float, rng: KeystreamGenerator
+) -> NDArray[np.float64]:
+    """Return each index, or at odds ``bins`` to ``exp(epsilon)`` another of ``range(bins + 1)``.
+
+    `bins` is at most 2**53, so that a double holds every index.
+    """
+    stays = rng.bernoullis(epsilon - math.log(bins), index.size)
+    other = (index + 1.0 + rng.integers(bins, index.size)) % (bins + 1.0)
+    return np.where(stays, index, other)

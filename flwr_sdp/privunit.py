@@ -9,28 +9,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from flwr_sdp import _validate
-from flwr_sdp.arrays import as_rows
-from flwr_sdp.randomness import (
-    BLOCK,
-    FloatArray,
-    KeystreamGenerator,
-    as_generator,
-)
-from flwr_sdp.sphere import MAX_DIM, MAX_THRESHOLD, Cap, sample_dot, threshold_for_log_odds
+from flwr_sdp.arrays import Array, TorchRows, as_rows, draws_on_device, like, to_host
+from flwr_sdp.direction import Floats, draw, draw_on_device, segment_norms
+from flwr_sdp.randomness import FloatArray, KeystreamGenerator, as_generator
+from flwr_sdp.sphere import MAX_DIM, MAX_THRESHOLD, Cap, sample_dots, threshold_for_log_odds
 
 Rule = Literal["tight", "paper"]
 RULES: tuple[Rule, ...] = ("tight", "paper")
 
 _UNIT_TOLERANCE = 1e-3
-# Up to this dimension g - <g,u>u is formed in float64; above, its norm follows from |g| and <g,u>.
-_SMALL_DIM = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +58,7 @@ class PrivUnit:
     **Accuracy.** Unbiased: ``E[Z | u] = u``. Every output has norm :attr:`scale`, and
     ``E|Z - u|^2 = scale**2 - 1``.
 
-    **Cost.** O(dim) time; memory is the input, the output and one block.
+    **Cost.** O(dim) time, one pass; memory is the input, the output and one block.
 
     **Floating point.** The guarantee is that of the real-number mechanism. Outputs are rounded to
     the dtype of the input, so their last bits may depend on more than the theorem allows for.
@@ -158,26 +151,29 @@ class PrivUnit:
         return self.scale**2 - 1.0
 
     # ------------------------------------------------------------------ what it does
-    def privatize(
-        self,
-        unit: FloatArray,
-        rng: KeystreamGenerator | np.random.Generator | None = None,
-    ) -> FloatArray:
+    def privatize(self, unit: Array, rng: Any = None, *, threads: int = 1) -> Array:
         """Return an unbiased private view of a unit vector.
 
         Parameters
         ----------
-        unit : ndarray
+        unit : ndarray or torch.Tensor
             ``(dim,)`` or ``(n, dim)``, float32 or float64, each row of norm 1 up to 1e-3 (it is
             normalised again inside).
         rng : generator, optional
-            A generator of this package, or a ``numpy.random.Generator``; by default a secure one.
+            By default a secure one. A generator of this package, or one of NumPy or torch, which
+            provides the key of a new stream. A tensor on an accelerator together with a
+            ``torch.Generator`` of that accelerator is privatized there, by that generator and
+            without waiting for the device; it is for simulation. Any other tensor goes through
+            host memory, where the keystream is.
+        threads : int
+            Threads that share the work on vectors of more than 1,048,576 coordinates. The output
+            does not depend on it.
 
         Returns
         -------
-        ndarray
-            Same shape and dtype; every row has norm :attr:`scale`. Rows are independent releases,
-            each at :attr:`epsilon`.
+        ndarray or torch.Tensor
+            Same shape, dtype and device; every row has norm :attr:`scale`. Rows are independent
+            releases, each at :attr:`epsilon`.
 
         Raises
         ------
@@ -185,80 +181,50 @@ class PrivUnit:
             If the shape, the dtype or a norm is wrong, or a value is not finite.
         """
         rows = as_rows("unit", unit, self.dim)
-        generator = as_generator(rng)
-        norms = [norm(row) for row in rows]
-        for row_norm in norms:
-            if not abs(row_norm - 1.0) <= _UNIT_TOLERANCE:
-                raise ValueError(
-                    f"unit must have norm 1 (within {_UNIT_TOLERANCE:g}) in every row; "
-                    f"got norm {row_norm:g}: divide by the norm first"
-                )
-        out = np.empty_like(rows)
-        for row, row_norm, target in zip(rows, norms, out, strict=True):
-            self.draw(row, row_norm, self.scale, target, generator)
-        return out.reshape(unit.shape)
+        threads = _validate.integer("threads", threads, minimum=1)
+        lengths = np.full(len(rows), self.scale)
+        if draws_on_device(rows, rng):
+            norms = TorchRows.dots(rows, rows) ** 0.5
+            out = self.draw_on_device(rows, norms, lengths, rng)
+            _check_unit(to_host(norms))  # last, so that nothing waits for the device before
+            return out.reshape(unit.shape)
+        rows = to_host(rows)
+        segments = segment_norms(rows, threads)
+        _check_unit(np.sqrt(np.sum(segments**2, axis=1)))
+        return like(unit, self.draw(rows, segments, lengths, as_generator(rng), threads))
 
     def draw(
         self,
-        vector: FloatArray,
-        vector_norm: float,
-        length: float,
-        out: FloatArray,
+        rows: FloatArray,
+        norms: Floats,
+        lengths: Floats,
         rng: KeystreamGenerator,
-    ) -> None:
-        """Write a private direction of `vector`, times `length`, to `out` (may be negative).
+        threads: int = 1,
+    ) -> FloatArray:
+        """Return private directions of ``(n, dim)`` rows, times `lengths` (may be negative).
 
-        The building block of :meth:`privatize`, for callers that hold a vector and its norm and
-        would rather not store the unit vector as well.
+        The building block of :meth:`privatize`, for callers that hold vectors and their
+        :func:`~flwr_sdp.direction.segment_norms` and would rather not store the unit vectors too.
+        A zero row has no direction, and gets a random one.
         """
-        dot = sample_dot(self._cap, rng.bernoulli(self.epsilon_flip), rng)
-        if vector.size <= _SMALL_DIM:
-            unit = vector.astype(np.float64) / vector_norm
-            unit /= math.sqrt(float(np.dot(unit, unit)))
-            out[:] = length * (dot * unit + math.sqrt(1.0 - dot * dot) * _orthogonal(unit, rng))
-            return
-        # V = dot u + sqrt(1 - dot^2) (g - <g,u>u) / |g - <g,u>u|, as one combination of g and u.
-        square = along = 0.0
-        for start in range(0, vector.size, BLOCK):
-            noise = out[start : start + BLOCK]
-            rng.fill_normal(noise)
-            square += _dot(noise, noise)
-            along += _dot(noise, vector[start : start + BLOCK])
-        along /= vector_norm
-        on_noise = length * math.sqrt((1.0 - dot * dot) / (square - along * along))
-        on_vector = (length * dot - on_noise * along) / vector_norm
-        real = out.dtype.type
-        scaled = np.empty(min(BLOCK, vector.size), dtype=out.dtype)
-        for start in range(0, vector.size, BLOCK):
-            block = out[start : start + BLOCK]
-            block *= real(on_noise)
-            part = scaled[: block.size]
-            np.multiply(vector[start : start + BLOCK], real(on_vector), out=part)
-            block += part
+        return draw(rows, norms, self._dots(len(rows), rng), lengths, rng, threads)
+
+    def draw_on_device(self, rows: Array, norms: Array, lengths: Floats, generator: Any) -> Array:
+        """Do what :meth:`draw` does for tensors on an accelerator, with its own generator."""
+        dots = self._dots(len(rows), as_generator(generator))
+        return draw_on_device(rows, norms, dots, lengths, generator)
+
+    def _dots(self, count: int, rng: KeystreamGenerator) -> Floats:
+        return sample_dots(self._cap, rng.bernoullis(self.epsilon_flip, count), rng)
 
 
-def norm(vector: FloatArray) -> float:
-    """Return the Euclidean norm, block by block; inf or 0 where the squares leave the dtype."""
-    total = 0.0
-    with np.errstate(over="ignore", under="ignore"):
-        for start in range(0, vector.size, BLOCK):
-            block = vector[start : start + BLOCK]
-            total += _dot(block, block)
-    return math.sqrt(total)
-
-
-def _dot(a: FloatArray, b: FloatArray) -> float:
-    # Not np.dot: its threads wait for each other wherever more processes than cores run.
-    return float(np.einsum("i,i->", a, b))
-
-
-def random_direction(length: float, out: FloatArray, rng: KeystreamGenerator) -> None:
-    """Fill `out` with a uniformly random direction times `length`."""
-    square = 0.0
-    while not square > 0.0:
-        rng.fill_normal(out)
-        square = norm(out) ** 2
-    out *= out.dtype.type(length / math.sqrt(square))
+def _check_unit(norms: FloatArray) -> None:
+    wrong = norms[~(np.abs(norms - 1.0) <= _UNIT_TOLERANCE)]
+    if wrong.size:
+        raise ValueError(
+            f"unit must have norm 1 (within {_UNIT_TOLERANCE:g}) in every row; "
+            f"got norm {wrong[0]:g}: divide by the norm first"
+        )
 
 
 def paper_cap_threshold(dim: int, epsilon: float) -> float:
@@ -308,15 +274,3 @@ def _tight(dim: int, epsilon: float) -> PrivUnit:
         epsilon_flip = math.nextafter(epsilon_flip, 0.0)
         mechanism = PrivUnit(dim=dim, cap_threshold=threshold, epsilon_flip=epsilon_flip)
     return mechanism
-
-
-def _orthogonal(unit: NDArray[np.float64], rng: KeystreamGenerator) -> NDArray[np.float64]:
-    """Return a uniformly random unit vector orthogonal to `unit`."""
-    while True:
-        noise = np.empty_like(unit)
-        rng.fill_normal(noise)
-        for _ in range(2):  # twice is enough to lose nothing when noise and unit nearly agree
-            noise -= np.dot(noise, unit) * unit
-        length = math.sqrt(float(np.dot(noise, noise)))
-        if length > 0.0:
-            return noise / length

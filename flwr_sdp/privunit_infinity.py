@@ -6,6 +6,7 @@ Algorithm 2 and Theorem privacy-infinity of Bhowmick et al., arXiv:1812.00984v2.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_sdp import _validate
-from flwr_sdp.arrays import as_rows
+from flwr_sdp.arrays import Array, as_rows, draws_on_device, like, to_host
 from flwr_sdp.hypercube import (
     MAX_SUBSET,
     HypercubeCap,
@@ -30,6 +31,7 @@ from flwr_sdp.sphere import MAX_DIM
 
 # Coordinates processed at a time: their masks and bytes stay in the cache.
 _BLOCK = MAX_SUBSET
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,12 +183,13 @@ class PrivUnitInfinity:
         # m = p E[<V,u>/d | cap] + (1-p) E[<V,u>/d | rest], and E<U,u> = 0 ties the two together.
         return self._cap.mean_inside * self.cap_probability * -math.expm1(-self.epsilon)
 
-    def expected_squared_error(self, x: FloatArray) -> float:
+    def expected_squared_error(self, x: Array) -> float:
         """Return ``E|Z - x|^2`` for a ``(dim,)`` vector x (exact).
 
         It includes the error of rounding x to a corner, and is ``dim * scale**2 - |x|^2``.
         """
-        row = _rows(x, self.dim)
+        row = to_host(as_rows("x", x, self.dim))
+        _check_cube(row)
         if x.ndim != 1:
             raise ValueError(f"x must have shape ({self.dim},); got {x.shape}")
         total = 0.0
@@ -197,22 +200,20 @@ class PrivUnitInfinity:
         return total
 
     # ------------------------------------------------------------------ what it does
-    def privatize(
-        self, x: FloatArray, rng: KeystreamGenerator | np.random.Generator | None = None
-    ) -> FloatArray:
+    def privatize(self, x: Array, rng: Any = None) -> Array:
         """Return an unbiased private view of a vector in the hypercube.
 
         Parameters
         ----------
-        x : ndarray
+        x : ndarray or torch.Tensor
             ``(dim,)`` or ``(n, dim)``, float32 or float64, every coordinate in [-1, 1].
         rng : generator, optional
-            A generator of this package, or a ``numpy.random.Generator``; by default a secure one.
+            By default a secure one; others as for :meth:`PrivUnit.privatize`.
 
         Returns
         -------
-        ndarray
-            Same shape and dtype; every coordinate is plus or minus :attr:`scale`. Rows are
+        ndarray or torch.Tensor
+            Same shape, dtype and device; every coordinate is plus or minus :attr:`scale`. Rows are
             independent releases, each at :attr:`epsilon`.
 
         Raises
@@ -221,16 +222,36 @@ class PrivUnitInfinity:
             If the shape or the dtype is wrong, a value is NaN or outside [-1, 1], or the scale is
             beyond the dtype.
         """
-        rows = _rows(x, self.dim)
-        if 2.0 * self.scale > float(np.finfo(rows.dtype).max):
+        rows = as_rows("x", x, self.dim)
+        if str(rows.dtype).endswith("float32") and 2.0 * self.scale > _LARGEST_FLOAT32:
             raise ValueError(
                 f"x must be float64 at this budget; {rows.dtype} has no room for {self.scale:g}"
             )
         generator = as_generator(rng)
+        if draws_on_device(rows, rng):
+            out = self._draw_on_device(rows, generator, rng)
+            _check_cube(rows)  # last, so that nothing waits for the device before
+            return out.reshape(x.shape)
+        rows = to_host(rows)
+        _check_cube(rows)
         out = np.empty_like(rows)
         for row, target in zip(rows, out, strict=True):
             self._draw(row, target, generator)
-        return out.reshape(x.shape)
+        return like(x, out)
+
+    def _draw_on_device(self, rows: Array, rng: KeystreamGenerator, generator: Any) -> Array:
+        torch = sys.modules["torch"]
+        matches = [sample_matches(self._cap, rng.bernoulli(self.epsilon_flip), rng) for _ in rows]
+        # The places of the smallest of random keys are a uniform subset (two of d keys of 63 bits
+        # are equal with probability d^2 / 2^64).
+        keys = torch.empty(rows.shape, dtype=torch.int64, device=rows.device)
+        order = keys.random_(generator=generator).argsort(dim=1)
+        ranks = torch.arange(self.dim, device=rows.device)
+        chosen = ranks < torch.tensor(matches).to(rows.device, non_blocking=True)[:, None]
+        agrees = torch.empty_like(chosen).scatter_(1, order, chosen)
+        level = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
+        corner = level.uniform_(-1.0, 1.0, generator=generator) < rows
+        return torch.where(agrees == corner, self.scale, -self.scale).to(rows.dtype)
 
     def _draw(self, row: FloatArray, out: FloatArray, rng: KeystreamGenerator) -> None:
         matches = sample_matches(self._cap, rng.bernoulli(self.epsilon_flip), rng)
@@ -320,12 +341,10 @@ def _smallest_epsilon(dim: int, flip_share: float) -> str:
     return f">= {math.ceil(least / unit * (1.0 + 1e-12)) * unit:.6g}"
 
 
-def _rows(array: Any, dim: int) -> FloatArray:
-    rows = as_rows("x", array, dim)
-    if rows.size:
+def _check_cube(rows: Array) -> None:
+    if rows.shape[0]:
         low, high = float(rows.min()), float(rows.max())
         if not (low >= -1.0 and high <= 1.0):
             raise ValueError(
                 f"x must lie in [-1, 1] in every coordinate; got values in [{low:g}, {high:g}]"
             )
-    return rows

@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable
+import sys
+import threading
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,24 +22,57 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.floating[Any]]
 
-BLOCK = 32_768
-"""Coordinates drawn and processed at a time: a block and its keystream stay in the L2 cache."""
+BLOCK = 131_072
+"""Coordinates drawn and processed at a time: a block and its keystream stay in the cache."""
 
 _ZEROS = bytes(1 << 20)
 # The cipher wants room for one more of its blocks, less a byte, behind what it writes.
 _SLACK = 15
-_TWO_PI = 2.0 * math.pi
 
-# 2 sin(pi y / 4) = y P(y^2) on [-1, 1]: the minimax polynomial, to 3.2e-9 relative.
-_SINE = tuple(
-    np.float32(c)
-    for c in (
-        1.5707963216389399,
-        -0.16149086451350651,
-        0.0049800009706591716,
-        -7.1900293438017035e-5,
-    )
-)
+
+@dataclass(frozen=True)
+class _Format:
+    """A floating-point type, the integers as wide as it, and the sine to its precision.
+
+    sqrt(2) sin(pi y / 4) = y P(y^2) on [-1, 1], P the minimax polynomial in relative terms, lowest
+    coefficient first: to 3.2e-9 for float32 and 1.9e-21 for float64.
+    """
+
+    real: Any
+    signed: Any
+    sine: tuple[float, ...]
+
+    @property
+    def bits(self) -> int:
+        return 8 * int(np.dtype(self.real).itemsize)
+
+
+_FORMATS: dict[Any, _Format] = {
+    np.float32: _Format(
+        np.float32,
+        np.int32,
+        (
+            1.1107207309428545,
+            -0.11419128578241460,
+            0.0035213932185153316,
+            -5.0841617156283274e-05,
+        ),
+    ),
+    np.float64: _Format(
+        np.float64,
+        np.int64,
+        (
+            1.1107207345395916,
+            -0.11419139843742873,
+            0.0035219497768268542,
+            -5.1726564014518959e-05,
+            4.4316035039502422e-07,
+            -2.4851231304453898e-09,
+            9.8261708461996538e-12,
+            -2.8602913286150498e-14,
+        ),
+    ),
+}
 
 
 class KeystreamGenerator:
@@ -53,7 +88,6 @@ class KeystreamGenerator:
 
     def __init__(self, key: bytes, *, secure: bool) -> None:
         self._secure = secure
-        self._memory = np.empty(0, dtype=np.uint8)
         self._rekey(key)
 
     @property
@@ -77,134 +111,141 @@ class KeystreamGenerator:
             )
         return buffer[: 8 * count].view("<u8")
 
-    def _word(self) -> int:
-        return int(self.bits(1)[0])
+    def spawn(self, count: int) -> list[KeystreamGenerator]:
+        """Return `count` generators of independent streams, each keyed by 256 bits of this one."""
+        keys = self.bits(4 * count).tobytes()
+        return [
+            KeystreamGenerator(keys[start : start + 32], secure=self._secure)
+            for start in range(0, len(keys), 32)
+        ]
 
-    # ------------------------------------------------------------------ scalars
-    def uniform(self) -> float:
-        """Return a uniform number in the open interval (0, 1), an odd multiple of 2**-53."""
-        return ((self._word() >> 12) + 0.5) * 2.0**-52
+    # ------------------------------------------------------------------ uniforms
+    def uniforms(self, count: int) -> NDArray[np.float64]:
+        """Return uniform numbers in the open interval (0, 1), odd multiples of 2**-53."""
+        return ((self.bits(count) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
-    def log_uniform(self) -> float:
+    def log_uniforms(self, count: int) -> NDArray[np.float64]:
         """Return log U for U uniform in (0, 1], exact however small U turns out to be."""
-        exponent = 0
-        high = self._word()
-        while high == 0:
-            exponent += 64
-            high = self._word()
+        high = self.bits(count)
+        exponent = np.zeros(count)
+        while (zero := high == 0).any():
+            high[zero] = self.bits(int(np.count_nonzero(zero)))
+            exponent[zero] += 64.0
         # 64 more bits below the leading word: the relative error is that of the rounding.
-        mantissa = high + (self._word() + 0.5) * 2.0**-64
-        return math.log(mantissa) - (64 + exponent) * math.log(2.0)
+        fraction = high * 2.0**-64 + (self.bits(count) + 0.5) * 2.0**-128
+        logs: NDArray[np.float64] = np.log(fraction) - exponent * math.log(2.0)
+        return logs
 
-    def bernoulli(self, log_odds: float) -> bool:
-        """Return True with probability ``1 / (1 + exp(-log_odds))``.
+    def bernoullis(self, log_odds: float, count: int) -> NDArray[np.bool_]:
+        """Return booleans, each True with probability ``1 / (1 + exp(-log_odds))``.
 
         The rarer side is compared in logarithms, so its probability is right to double precision
         even at log-odds in the thousands, where the probability itself has rounded to 1.
         """
         rare = -abs(log_odds) - math.log1p(math.exp(-abs(log_odds)))
-        is_rare = self.log_uniform() < rare
-        return is_rare if log_odds < 0 else not is_rare
+        is_rare = self.log_uniforms(count) < rare
+        return is_rare if log_odds < 0 else ~is_rare
 
-    def integer(self, high: int) -> int:
-        """Return a uniform integer in ``range(high)``, for ``1 <= high <= 2**64``."""
-        limit = 2**64 - 2**64 % high
-        while True:
-            word = self._word()
-            if word < limit:
-                return word % high
+    def integers(self, high: int, count: int) -> NDArray[np.uint64]:
+        """Return uniform integers in ``range(high)``, for ``1 <= high <= 2**63``."""
+        top = np.uint64(2**64 - 1 - 2**64 % high)
+        words = self.bits(count)
+        # The words above `top` would favour the small numbers.
+        while (over := words > top).any():
+            words[over] = self.bits(int(np.count_nonzero(over)))
+        return words % np.uint64(high)
 
-    def normal_scalar(self) -> float:
-        """Return one standard normal number."""
-        radius = math.sqrt(-2.0 * self.log_uniform())
-        return radius * math.cos(_TWO_PI * self.uniform())
+    def uniform(self) -> float:
+        """Return one of :meth:`uniforms`."""
+        return float(self.uniforms(1)[0])
 
-    # ------------------------------------------------------------------ arrays
-    def fill_normal(self, out: FloatArray) -> None:
-        """Fill a contiguous 1-D array of float32 or float64 with standard normal numbers.
+    def log_uniform(self) -> float:
+        """Return one of :meth:`log_uniforms`."""
+        return float(self.log_uniforms(1)[0])
 
-        Box-Muller, block by block. Each radius takes 64 random bits, so that the tails reach 9
-        standard deviations; each angle takes 32 (float32) or 64 (float64).
-        """
-        fills: dict[Any, Callable[[NDArray[Any]], None]] = {
-            np.float32: self._fill_float32,
-            np.float64: self._fill_float64,
-        }
-        fill = fills.get(out.dtype.type)
-        if fill is None:
-            raise TypeError(f"normals come as float32 or float64; got {out.dtype}")
-        for start in range(0, out.size, BLOCK):
-            fill(out[start : start + BLOCK])
+    def bernoulli(self, log_odds: float) -> bool:
+        """Return one of :meth:`bernoullis`."""
+        return bool(self.bernoullis(log_odds, 1)[0])
 
-    def normal(self, size: int, dtype: Any = np.float64) -> FloatArray:
-        """Return `size` standard normal numbers in a new array."""
-        out: FloatArray = np.empty(size, dtype=dtype)
+    # ------------------------------------------------------------------ normals
+    def normal(self, count: int, dtype: Any = np.float64) -> NDArray[Any]:
+        """Return `count` standard normal numbers in a new array."""
+        out: NDArray[Any] = np.empty(count, dtype=dtype)
         self.fill_normal(out)
         return out
 
-    def _fill_float32(self, out: NDArray[np.float32]) -> None:
-        """Fill one block: first the cosines of all pairs, then the sines.
+    def fill_normal(self, out: FloatArray) -> None:
+        """Fill a contiguous 1-D array of float32 or float64 with standard normal numbers.
 
-        The angle is pi y / 2 for y in [-1, 1), plus pi when the radius is negative; with
-        t = 2 sin(pi y / 4), its cosine is 1 - t^2/2 and its sine t sqrt(1 - t^2/4), both well
-        conditioned. A polynomial for t costs half of a library's sine and cosine.
+        Box-Muller, block by block: first the cosines of all pairs, then their sines. Radius and
+        angle take as many random bits as a number of `out` has. A radius far in the tail takes 64
+        bits more, so that the tail has its resolution there and reaches 11 standard deviations.
         """
-        pairs = (out.size + 1) // 2
-        buffer, (radius, y, square, work) = self._workspace(np.float32, pairs)
-        words = self._keystream(buffer, pairs + (pairs + 1) // 2)
-        turn = words[pairs:].view("<u4")[:pairs]
-        _radius(words[:pairs], radius)
-        # The last bit of the angle's word is the sign of the radius.
-        sign = work.view(np.uint32)
-        np.left_shift(turn, np.uint32(31), out=sign)
-        bits = radius.view(np.uint32)
-        bits |= sign
-        np.copyto(y, turn.view("<i4"), casting="unsafe")
-        y *= np.float32(2.0**-31)
+        form = _FORMATS.get(out.dtype.type)
+        if form is None:
+            raise TypeError(f"normals come as float32 or float64; got {out.dtype}")
+        even = out.size - out.size % 2
+        for start in range(0, even, BLOCK):
+            self._fill(out[start : min(start + BLOCK, even)], form)
+        if even < out.size:
+            out[-1] = self.normal(2, out.dtype)[0]
+
+    def _fill(self, out: NDArray[Any], form: _Format) -> None:
+        """Fill one block.
+
+        The angle is pi y / 2 for y in [-1, 1), plus pi when the radius is negative. With
+        t = sqrt(2) sin(pi y / 4) its cosine is 1 - t^2 and its sine t sqrt(2 - t^2), both well
+        conditioned; a polynomial for t costs a fraction of a library's sine and cosine.
+        """
+        real, pairs = form.real, out.size // 2
+        room = scratch(real, 4 * pairs + _SLACK)
+        square, t, buffer = room[:pairs], room[pairs : 2 * pairs], room[2 * pairs :]
+        words = self._keystream(buffer.view(np.uint8), pairs * form.bits // 32).view(form.signed)
+        y, radius = out[:pairs], out[pairs:]  # where cosines and sines will be
+        self._radii(words[:pairs], radius, t.view(form.signed), form)
+        np.copyto(y, words[pairs:], casting="unsafe")
+        y *= real(2.0 ** (1 - form.bits))
         np.multiply(y, y, out=square)
-        np.multiply(square, _SINE[-1], out=work)
-        for coefficient in _SINE[-2:0:-1]:
-            work += coefficient
-            work *= square
-        work += _SINE[0]
-        work *= y
-        np.multiply(work, work, out=square)
-        cosines, sines = out[:pairs], out[pairs:]
-        np.multiply(square, np.float32(-0.5), out=cosines)
-        cosines += np.float32(1.0)
-        cosines *= radius
-        square *= np.float32(-0.25)
-        square += np.float32(1.0)
+        np.multiply(square, real(form.sine[-1]), out=t)
+        for coefficient in form.sine[-2:0:-1]:
+            t += real(coefficient)
+            t *= square
+        t += real(form.sine[0])
+        t *= y
+        np.multiply(t, t, out=square)
+        np.subtract(real(1.0), square, out=y)
+        y *= radius
+        np.subtract(real(2.0), square, out=square)
         np.sqrt(square, out=square)
-        square *= work
-        np.multiply(square[: sines.size], radius[: sines.size], out=sines)
+        square *= t
+        radius *= square
 
-    def _fill_float64(self, out: NDArray[np.float64]) -> None:
-        """Fill one block: first the cosines of all pairs, then the sines."""
-        pairs = (out.size + 1) // 2
-        buffer, (radius, angle, turned, _) = self._workspace(np.float64, pairs)
-        words = self._keystream(buffer, 2 * pairs)
-        _radius(words[:pairs], radius)
-        np.copyto(angle, words[pairs:], casting="unsafe")
-        angle *= _TWO_PI * 2.0**-64
-        cosines, sines = out[:pairs], out[pairs:]
-        np.multiply(radius, np.cos(angle, out=turned), out=cosines)
-        np.sin(angle, out=turned)
-        np.multiply(radius[: sines.size], turned[: sines.size], out=sines)
+    def _radii(
+        self, words: NDArray[Any], out: NDArray[Any], size: NDArray[Any], form: _Format
+    ) -> None:
+        """Write sqrt(-2 log u), of either sign, for u = (|word| + 1/2) / 2^(bits - 1).
 
-    def _workspace(self, dtype: type, pairs: int) -> tuple[NDArray[np.uint8], list[NDArray[Any]]]:
-        """Return a keystream buffer and four arrays of `pairs`, kept from block to block.
-
-        A new array of a block's size is given back to the system when freed, and every page of the
-        next one faults: that costs more than the arithmetic.
+        |word| is all of the word but its sign bit, which becomes that of the radius. Where it is
+        so small that u would be coarse, 64 random bits take the place of the 1/2. `size` is
+        overwritten.
         """
-        if self._memory.size < 48 * pairs + _SLACK:
-            self._memory = np.empty(48 * pairs + _SLACK, dtype=np.uint8)
-        size = np.dtype(dtype).itemsize * pairs
-        arrays: list[NDArray[Any]] = [
-            self._memory[i * size : (i + 1) * size].view(dtype) for i in range(4)
-        ]
-        return self._memory[4 * size :], arrays
+        real, width = form.real, form.bits - 1
+        np.bitwise_and(words, form.signed(2**width - 1), out=size)
+        np.copyto(out, size, casting="unsafe")
+        out += real(0.5)
+        out *= real(2.0**-width)
+        coarse = form.signed(2 ** (form.bits // 2 - 1))
+        if size.min(initial=coarse) < coarse:
+            rare = np.flatnonzero(size < coarse)
+            fraction = (self.bits(rare.size) + 0.5) * 2.0**-64
+            out[rare] = (size[rare] + fraction) * 2.0**-width
+        np.log(out, out=out)
+        out *= real(-2.0)
+        np.sqrt(out, out=out)
+        # Words and sizes differ in the sign bit alone.
+        np.bitwise_xor(words, size, out=size)
+        bits = out.view(form.signed)
+        bits |= size
 
     # ------------------------------------------------------------------ one process, one stream
     def _rekey(self, key: bytes) -> None:
@@ -227,15 +268,20 @@ class KeystreamGenerator:
         )
 
 
-def _radius(words: NDArray[np.uint64], out: NDArray[Any]) -> None:
-    """Write sqrt(-2 log u) for u = (word + 1/2) / 2^64, which is never 0."""
-    real = out.dtype.type
-    np.copyto(out, words, casting="unsafe")
-    out += real(0.5)
-    out *= real(2.0**-64)
-    np.log(out, out=out)
-    out *= real(-2.0)
-    np.sqrt(out, out=out)
+_local = threading.local()
+
+
+def scratch(dtype: Any, count: int) -> NDArray[Any]:
+    """Return an array that the thread keeps, and that its next block of normals overwrites.
+
+    A new array of a block's size is given back to the system when freed, and every page of the
+    next one faults: that costs more than the arithmetic.
+    """
+    size = np.dtype(dtype).itemsize * count
+    memory: NDArray[np.uint8] | None = getattr(_local, "memory", None)
+    if memory is None or memory.size < size:
+        memory = _local.memory = np.empty(size, dtype=np.uint8)
+    return memory[:size].view(dtype)
 
 
 def secure_generator() -> KeystreamGenerator:
@@ -270,11 +316,11 @@ def seeded_generator(seed: int, *key: int | str) -> KeystreamGenerator:
     return KeystreamGenerator(digest.digest(), secure=False)
 
 
-def as_generator(rng: KeystreamGenerator | np.random.Generator | None) -> KeystreamGenerator:
+def as_generator(rng: Any) -> KeystreamGenerator:
     """Return a keystream generator for whatever a caller may pass as `rng`.
 
-    ``None`` gives a secure generator. A NumPy generator provides the key of a new stream, and so
-    moves on by 32 bytes; it is for simulation, since its own state can be recovered.
+    ``None`` gives a secure generator. A generator of NumPy or torch provides the key of a new
+    stream, and moves on; it is for simulation, since its own state can be recovered.
     """
     if rng is None:
         return secure_generator()
@@ -282,7 +328,13 @@ def as_generator(rng: KeystreamGenerator | np.random.Generator | None) -> Keystr
         return rng
     if isinstance(rng, np.random.Generator):
         return KeystreamGenerator(rng.bytes(32), secure=False)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(rng, torch.Generator):
+        # The state lies on the host even for a generator of a device: nothing waits for it.
+        digest = hashlib.sha256(b"flwr-sdp torch stream" + rng.get_state().numpy().tobytes())
+        torch.empty(1, device=rng.device).uniform_(generator=rng)
+        return KeystreamGenerator(digest.digest(), secure=False)
     raise TypeError(
-        "rng must be a generator of flwr_sdp, a numpy.random.Generator or None; "
+        "rng must be a generator of flwr_sdp, a numpy.random.Generator, a torch.Generator or None; "
         f"got {type(rng).__name__}"
     )

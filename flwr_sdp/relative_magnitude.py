@@ -204,8 +204,8 @@ class ScalarRelDP:
         low, high = self._neighbours(index)
         if generator.uniform() * (high - low) < r - low:
             index += 1
-        index = randomized_response(index, bins, self.epsilon, generator)
-        return self._output(index)
+        released = randomized_response(np.array([float(index)]), bins, self.epsilon, generator)
+        return self._output(int(released[0]))
 
     # ------------------------------------------------------------------ the grid
     def _point(self, index: int) -> float:

@@ -6,14 +6,19 @@ Definition of separated DP and the product mechanism of Bhowmick et al., arXiv:1
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from flwr_sdp import _validate
+from flwr_sdp.arrays import Array, TorchRows, as_rows, draws_on_device, is_tensor, like, to_host
+from flwr_sdp.direction import Floats, segment_norms
 from flwr_sdp.magnitude import ScalarDP
-from flwr_sdp.privunit import PrivUnit, Rule, norm, random_direction
-from flwr_sdp.randomness import FloatArray, KeystreamGenerator, as_generator
+from flwr_sdp.privunit import PrivUnit, Rule
+from flwr_sdp.randomness import as_generator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,14 +104,23 @@ class SeparatedMechanism:
 
     @classmethod
     def from_budget(
-        cls, dim: int, budget: SeparatedBudget, max_norm: float, *, rule: Rule = "tight"
+        cls,
+        dim: int,
+        budget: SeparatedBudget,
+        max_norm: float,
+        *,
+        rule: Rule = "tight",
+        flip_share: float = 0.01,
     ) -> SeparatedMechanism:
         """Return the mechanism for vectors of `dim` coordinates that spends at most `budget`.
 
         The parts are :meth:`PrivUnit.from_epsilon` under `rule` and :meth:`ScalarDP.from_epsilon`.
         """
+        direction = PrivUnit.from_epsilon(
+            dim, budget.epsilon_direction, rule=rule, flip_share=flip_share
+        )
         return cls(
-            direction=PrivUnit.from_epsilon(dim, budget.epsilon_direction, rule=rule),
+            direction=direction,
             magnitude=ScalarDP.from_epsilon(budget.epsilon_magnitude, max_norm),
         )
 
@@ -135,60 +149,75 @@ class SeparatedMechanism:
         along = 0.0 if norm == 0 else mean * norm
         return self.direction.scale**2 * second_moment - 2.0 * along + norm * norm
 
-    def privatize(
-        self, update: FloatArray, rng: KeystreamGenerator | np.random.Generator | None = None
-    ) -> FloatArray:
+    def privatize(self, update: Array, rng: Any = None, *, threads: int = 1) -> Array:
         """Return an unbiased private view of a vector.
 
         Parameters
         ----------
-        update : ndarray
-            ``(dim,)``, float32 or float64, finite.
+        update : ndarray or torch.Tensor
+            ``(dim,)`` or ``(n, dim)``, float32 or float64, finite.
         rng : generator, optional
-            By default a secure one.
+            By default a secure one; others as for :meth:`PrivUnit.privatize`. With the generator
+            of an accelerator the norm alone comes to the host.
+        threads : int
+            Threads that share the work on vectors of more than 1,048,576 coordinates. The output
+            does not depend on it.
 
         Returns
         -------
-        ndarray
-            ``(dim,)``, same dtype.
+        ndarray or torch.Tensor
+            Same shape, dtype and device. Rows are independent releases.
 
         Raises
         ------
         ValueError
             If the shape or the dtype is wrong, or a value is not finite.
         """
-        if not isinstance(update, np.ndarray) or update.shape != (self.dim,):
-            shape = update.shape if isinstance(update, np.ndarray) else type(update).__name__
-            raise ValueError(f"update must be an array of shape ({self.dim},); got {shape}")
-        if update.dtype.type not in (np.float32, np.float64):
-            raise ValueError(f"update must be float32 or float64; got {update.dtype}")
+        rows = as_rows("update", update, self.dim)
+        threads = _validate.integer("threads", threads, minimum=1)
+        on_device = draws_on_device(rows, rng)
+        if not on_device:
+            rows = to_host(rows)
+
+        def measure(rows: Array) -> Floats:
+            if on_device:
+                return np.sqrt(to_host(TorchRows.dots(rows, rows)).astype(np.float64))[:, None]
+            return segment_norms(rows, threads)
+
+        rows, norms, true_norms = _measured(rows, measure)
         generator = as_generator(rng)
-        vector, vector_norm, true_norm = _measure(np.ascontiguousarray(update))
-        length = self.direction.scale * self.magnitude.privatize(
-            min(true_norm, self.magnitude.max_norm), generator
+        magnitudes = self.magnitude.privatize(
+            np.minimum(true_norms, self.magnitude.max_norm), generator
         )
-        out = np.empty_like(vector)
-        if vector_norm > 0:
-            self.direction.draw(vector, vector_norm, length, out, generator)
-        else:
-            random_direction(length, out, generator)
-        return out
+        lengths = self.direction.scale * magnitudes
+        if on_device:
+            return self.direction.draw_on_device(rows, norms[:, 0], lengths, rng).reshape(
+                update.shape
+            )
+        return like(update, self.direction.draw(rows, norms, lengths, generator, threads))
 
 
-def _measure(update: FloatArray) -> tuple[FloatArray, float, float]:
-    """Return a vector along `update`, its norm, and the norm of `update` itself.
+def _measured(rows: Array, measure: Callable[[Array], Floats]) -> tuple[Array, Floats, Floats]:
+    """Return vectors along the rows, the norms of their segments, and the norms of the rows.
 
-    The vector is `update`, unless its squares overflow or underflow; then it is a rescaled copy.
+    The vectors are the rows, unless squares overflow or underflow; then they are rescaled copies.
     """
-    vector_norm = norm(update)
-    if 1e-15 < vector_norm < 1e15:  # then no square has left float32
-        return update, vector_norm, vector_norm
-    peak = float(np.max(np.abs(update)))
-    if not math.isfinite(peak):
-        raise ValueError("update must be finite; it has an infinite or NaN coordinate")
-    if peak == 0.0:
-        return update, 0.0, 0.0
-    # Through float64, where the quotient of float32 numbers neither overflows nor vanishes.
-    vector = (update.astype(np.float64) / peak).astype(update.dtype)
-    vector_norm = norm(vector)
-    return vector, vector_norm, min(vector_norm * peak, float(np.finfo(np.float64).max))
+    with np.errstate(over="ignore"):
+        norms = measure(rows)
+        true_norms = np.sqrt(np.sum(norms**2, axis=1))
+    given = rows
+    for i in np.flatnonzero(~((true_norms > 1e-10) & (true_norms < 1e15))):
+        peak = float(abs(rows[i]).max())
+        if not math.isfinite(peak):
+            raise ValueError("update must be finite; it has an infinite or NaN coordinate")
+        if peak == 0.0:
+            continue
+        if rows is given:
+            rows = rows.clone() if is_tensor(rows) else rows.copy()
+        exponent = math.frexp(peak)[1]
+        for part in (exponent // 2, exponent - exponent // 2):  # 2**exponent may not be a number
+            rows[i] *= 2.0**-part
+        norms[i] = measure(rows[i : i + 1])[0]
+        norm = math.sqrt(float(norms[i] @ norms[i]))
+        true_norms[i] = min(norm * 2.0 ** (exponent - 1), sys.float_info.max / 2) * 2.0
+    return rows, norms, true_norms

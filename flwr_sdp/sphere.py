@@ -1,4 +1,4 @@
-r"""The law of one coordinate of a uniform point on the sphere, in logarithms, and its sampler.
+r"""The law of one coordinate of a uniform point on the sphere, in logarithms, and its samplers.
 
 For :math:`U` uniform on the unit sphere of :math:`R^d` and a fixed unit vector :math:`u`, the
 dot product :math:`T = \langle U, u\rangle` has density :math:`c_d (1-t^2)^{(d-3)/2}` on [-1, 1],
@@ -15,9 +15,11 @@ large logarithms is taken.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_sdp import _validate
 from flwr_sdp._numerics import CUT, NODES, WEIGHTS, stirling_error
@@ -133,43 +135,85 @@ def threshold_for_log_odds(dim: int, log_odds: float) -> float:
     return threshold
 
 
-def sample_dot(cap: Cap, inside: bool, rng: KeystreamGenerator) -> float:
-    """Draw T given that it lies inside (or outside) the cap, exactly and in O(1).
+# ---------------------------------------------------------------------- samplers
+def sample_dots(
+    cap: Cap, inside: NDArray[np.bool_], rng: KeystreamGenerator
+) -> NDArray[np.float64]:
+    """Draw T given that it lies inside (or outside) the cap, once for each of `inside`.
 
-    Rejection in one dimension: the expected number of trials is below 4 at every dimension and
-    threshold. Vectors are never rejected.
+    Exact and O(1) each, by rejection in one dimension: the expected number of trials is below 4 at
+    every dimension and threshold. Vectors are never rejected. Those inside are drawn first.
     """
+    dots = np.empty(inside.size)
+    count = int(np.count_nonzero(inside))
+    dots[inside] = _accepted(count, lambda many: _try_inside(cap, many, rng))
+    dots[~inside] = _accepted(inside.size - count, lambda many: _try_outside(cap, many, rng))
+    return dots
+
+
+def sample_chi_squares(
+    freedom: NDArray[np.float64], rng: KeystreamGenerator
+) -> NDArray[np.float64]:
+    """Draw chi-square numbers of the given degrees of freedom, all of them at least 2.
+
+    Exact, by the rejection method of Marsaglia and Tsang (ACM TOMS 26, 2000), doi
+    10.1145/358407.358414.
+    """
+    d = freedom / 2 - 1 / 3
+    draws, todo = np.zeros(freedom.size), np.arange(freedom.size)
+    while todo.size:
+        x, log_u = rng.normal(todo.size), rng.log_uniforms(todo.size)
+        root = 1.0 + x / np.sqrt(9.0 * d[todo])
+        cube = np.maximum(root, 0.0) ** 3
+        with np.errstate(divide="ignore"):
+            accepted = log_u < x * x / 2 + d[todo] * (1.0 - cube + np.log(cube))
+        draws[todo[accepted]] = 2.0 * (d[todo] * cube)[accepted]
+        todo = todo[~accepted]
+    return draws
+
+
+_Trial = tuple[NDArray[np.float64], NDArray[np.bool_]]
+
+
+def _accepted(count: int, attempt: Callable[[int], _Trial]) -> NDArray[np.float64]:
+    """Return the first `count` accepted draws, in rounds of as many trials as are missing."""
+    draws, found = np.empty(count), 0
+    while found < count:
+        values, accepted = attempt(count - found)
+        kept = values[accepted]
+        draws[found : found + kept.size] = kept
+        found += kept.size
+    return draws
+
+
+def _try_outside(cap: Cap, count: int, rng: KeystreamGenerator) -> _Trial:
+    dots, accepted = _try_anywhere(cap.dim, count, rng)
+    return dots, accepted & (dots < cap.threshold)
+
+
+def _try_inside(cap: Cap, count: int, rng: KeystreamGenerator) -> _Trial:
     dim, threshold = cap.dim, cap.threshold
-    if not inside:
-        while True:
-            dot = _sample_unconditional(dim, rng)
-            if dot < threshold:
-                return dot
     if cap.log_probability > math.log(0.15):
-        while True:
-            dot = abs(_sample_unconditional(dim, rng))
-            if dot >= threshold:
-                return dot
+        dots, accepted = _try_anywhere(dim, count, rng)
+        dots = np.abs(dots)
+        return dots, accepted & (dots >= threshold)
     # 1 - T^2 given T >= gamma has density proportional to s^(a-1) (1-s)^(-1/2) on (0, 1-gamma^2),
     # a = (d-1)/2: draw s = (1-gamma^2) U^(1/a) and accept with probability gamma / T.
-    while True:
-        shrink = -math.expm1(rng.log_uniform() / ((dim - 1) / 2))
-        dot = math.sqrt(threshold**2 + (1.0 - threshold**2) * shrink)
-        if rng.uniform() * dot <= threshold:
-            return min(dot, 1.0)
+    shrink = -np.expm1(rng.log_uniforms(count) / ((dim - 1) / 2))
+    dots = np.sqrt(threshold**2 + (1.0 - threshold**2) * shrink)
+    return np.minimum(dots, 1.0), rng.uniforms(count) * dots <= threshold
 
 
-def _sample_unconditional(dim: int, rng: KeystreamGenerator) -> float:
-    if dim == 2:
-        return math.cos(math.pi * rng.uniform())
-    if dim == 3:
-        return 2.0 * rng.uniform() - 1.0
+def _try_anywhere(dim: int, count: int, rng: KeystreamGenerator) -> _Trial:
+    """Propose T on the whole sphere."""
+    if dim <= 3:
+        u = rng.uniforms(count)
+        return np.cos(math.pi * u) if dim == 2 else 2.0 * u - 1.0, np.ones(count, dtype=np.bool_)
     # (1-t^2) <= e^(-t^2), so a normal of variance 1/(d-3) dominates the density.
-    while True:
-        dot = rng.normal_scalar() / math.sqrt(dim - 3)
-        square = dot * dot
-        if square < 1.0 and rng.log_uniform() <= (dim - 3) / 2 * (math.log1p(-square) + square):
-            return dot
+    dots, log_u = rng.normal(count) / math.sqrt(dim - 3), rng.log_uniforms(count)
+    square = np.minimum(dots * dots, 1.0)
+    with np.errstate(divide="ignore"):
+        return dots, log_u <= (dim - 3) / 2 * (np.log1p(-square) + square)
 
 
 def _tail_over_moment(dim: int, threshold: float) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from flwr_sdp.privunit import norm
+from flwr_sdp.arrays import norm
 from flwr_sdp.randomness import KeystreamGenerator
 from flwr_sdp.released import BATCH_NORM_STATISTICS, is_released
 

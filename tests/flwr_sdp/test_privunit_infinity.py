@@ -482,8 +482,8 @@ def test_largest_coordinate_of_half_the_cube():
 class NegatedBernoulli(KeystreamGenerator):
     """The mutant that takes the rest of the cube for the cap."""
 
-    def bernoulli(self, log_odds):
-        return not super().bernoulli(log_odds)
+    def bernoullis(self, log_odds, count):
+        return ~super().bernoullis(log_odds, count)
 
 
 # dim, rule, epsilon, share of the paper's flip: p is above 0.9 in each, so that 5 % off shows.
@@ -968,7 +968,9 @@ def test_mechanisms_that_release_nothing(dim, kappa, flip):
 def test_bad_types(x):
     mechanism = PrivUnitInfinity.from_epsilon(10, 5.0)
     for call in (mechanism.privatize, mechanism.expected_squared_error):
-        with pytest.raises(ValueError, match="x must be a NumPy array of float32 or float64; got"):
+        with pytest.raises(
+            ValueError, match="x must be a NumPy array or torch tensor of float32 or float64; got"
+        ):
             call(x)
 
 

@@ -168,7 +168,7 @@ def test_one_part_of_the_grid_may_be_given():
     assert mechanism.accuracy == 5.0 * math.exp(-2.5)
     # Below alpha_0 = e^(-eps/2) the paper's spacing would exceed 1.
     assert ScalarRelDP.from_epsilon(10.0, 5.0, accuracy=1e-4).ratio == 2.0
-    # alpha_0 = 1 leaves one step, and so the order of the absolute bound.
+    # alpha_0 = 1 leaves one step (not the absolute bound: its rounding costs r_max^2 / 4).
     assert ScalarRelDP.from_epsilon(10.0, 5.0, accuracy=5.0).num_bins == 1
     assert ScalarRelDP.from_epsilon(10.0, 5.0, accuracy=50.0).num_bins == 1
 
@@ -356,14 +356,20 @@ def check_law(mechanism, share, outputs):
 
 def check_moments(mechanism, share, outputs):
     r = min(max(share, 0.0), 1.0) * mechanism.max_norm
-    assert_mean_close(outputs, r)
-    assert_mean_close((outputs - r) ** 2, mechanism.variance(r))
+    values, law = output_law(mechanism, r)
+    # Exact variances: where other indices are rare, the samples may hold none of them.
+    variance, fourth = law @ (values - r) ** 2, law @ (values - r) ** 4
+    assert_mean_close(outputs, r, variance=variance)
+    assert_mean_close((outputs - r) ** 2, mechanism.variance(r), variance=fourth - variance**2)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.013, 0.28, 1.0, 2.0])
 @each_drawn
 def test_samples(mechanism, share):
-    """3,000 draws: chi-square test of the outputs, mean, variance; false alarms: 2e-6 a case."""
+    """3,000 draws: chi-square test of the outputs, mean, variance.
+
+    False alarms: 2e-6 a case, and 5e-5 at epsilon 10, where two draws go elsewhere on average.
+    """
     outputs = samples(mechanism, share)
     check_law(mechanism, share, outputs)
     check_moments(mechanism, share, outputs)

@@ -1,0 +1,265 @@
+"""Drawing at a given angle: whole rows, and rows cut into segments."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from flwr_sdp import PrivUnit, direction, randomness, seeded_generator
+from flwr_sdp.direction import draw, segment_norms
+from tests.statistics_helpers import (
+    DotLaw,
+    assert_detects,
+    assert_follows,
+    assert_frequency,
+    assert_mean_close,
+    random_unit,
+)
+
+DTYPES = [np.float32, np.float64]
+
+
+@pytest.fixture
+def short_blocks(monkeypatch):
+    """Cut at 6 coordinates instead of 131,072, with two segments a stream."""
+    monkeypatch.setattr(direction, "BLOCK", 6)
+    monkeypatch.setattr(randomness, "BLOCK", 6)
+    monkeypatch.setattr(direction, "_SEGMENTS_PER_STREAM", 2)
+
+
+def draws(vector, dot, count, *key, length=1.0):
+    """Return `count` draws for one vector, as float64."""
+    rows = np.tile(vector, (count, 1))
+    norms = segment_norms(rows)
+    full = (np.full(count, float(value)) for value in (dot, length))
+    return draw(rows, norms, *full, seeded_generator(80, *key)).astype(np.float64)
+
+
+def orthogonal(unit, seed):
+    probe = random_unit(len(unit), seed=seed)
+    for _ in range(2):
+        probe -= (probe @ unit) * unit
+        probe /= np.linalg.norm(probe)
+    return probe
+
+
+def check_law(outputs, unit, dot):
+    """Check the length, the dot product, and that the rest is uniform in its sphere.
+
+    The rest is seen along three directions, in its fourth moments, which tell a uniform direction
+    from one with the right covariance only, and in its share of the first 4 or 10 coordinates,
+    without what the vector's own part there takes: beta laws.
+    """
+    dim = len(unit)
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-6)
+    np.testing.assert_allclose(outputs @ unit, dot, atol=2e-6)
+    rest = (outputs - dot * unit) / math.sqrt(1.0 - dot * dot)
+    for seed in range(1, 4):
+        assert_follows(rest @ orthogonal(unit, seed), DotLaw(dim - 1).uniform_cdf)
+    first = orthogonal(unit, 5)
+    second = orthogonal(unit, 6)
+    second -= (second @ first) * first
+    second /= np.linalg.norm(second)
+    squares = (rest @ first) ** 2 * (rest @ second) ** 2
+    assert_mean_close(squares, 1.0 / ((dim - 1) * (dim + 1)))
+    for some in (4, 10):
+        part, own = rest[:, :some], unit[:some]
+        if some < dim and own.any():
+            part = part - np.outer(part @ own, own) / (own @ own)
+            share = stats.beta((some - 1) / 2, (dim - some) / 2)
+            assert_follows(np.sum(part**2, axis=1), share.cdf)
+
+
+# (dim, what is zero in the vector): two segments and more, even and odd, zero and tiny ones.
+VECTORS = {
+    "one segment": (6, None),
+    "two segments": (7, None),
+    "three segments": (16, None),
+    "four segments, uneven": (23, None),
+    "a zero segment": (20, slice(0, 6)),
+    "one coordinate": (20, slice(1, 20)),
+}
+
+
+def vector_of(name, dtype=np.float64):
+    dim, zero = VECTORS[name]
+    vector = random_unit(dim)
+    if zero is not None:
+        vector[zero] = 0.0
+    return (vector / np.linalg.norm(vector)).astype(dtype)
+
+
+@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", VECTORS)
+def test_segments_have_the_law_of_the_whole(name, dtype):
+    """1,500 draws: KS tests of three cosines, and a mean of fourth powers; false alarms: 2.4e-6.
+
+    The mutants leave the segments' own share of the norm at its mean, and use one sign for the
+    part along the segments.
+    """
+    vector = vector_of(name, dtype)
+    unit = vector.astype(np.float64) / np.linalg.norm(vector.astype(np.float64))
+    outputs = draws(vector, 0.3, 1500, name, dtype.__name__)
+    check_law(outputs, unit, 0.3)
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_mutants_of_the_segments(monkeypatch):
+    """Segments of fixed length, or whose components along the vector are lost, are noticed."""
+    vector = vector_of("three segments")
+
+    def outputs():
+        return draws(vector, 0.3, 1500, "mutant")
+
+    check_law(outputs(), vector, 0.3)
+    with monkeypatch.context() as patch:
+        patch.setattr(direction, "sample_chi_squares", lambda freedom, rng: 1.0 * freedom)
+        assert_detects(check_law, outputs(), vector, 0.3)
+    with monkeypatch.context() as patch:
+        patch.setattr(direction, "sample_chi_squares", lambda freedom, rng: 1e-9 * freedom)
+        assert_detects(check_law, outputs(), vector, 0.3)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            direction.KeystreamGenerator, "normal", lambda self, n, dtype=float: np.zeros(n)
+        )
+        patch.setattr(
+            direction, "sample_chi_squares", lambda freedom, rng: np.full(len(freedom), 4.0)
+        )
+        assert_detects(check_law, outputs(), vector, 0.3)
+
+
+@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.parametrize("dim", [5, 16, 23])
+def test_zero_vector_gets_a_random_direction(dim):
+    """1,500 draws, of negative length: KS tests of three cosines; false alarms: 1.7e-6 a case."""
+    outputs = draws(np.zeros(dim), 0.3, 1500, "zero", dim, length=-2.5)
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 2.5, rtol=1e-12)
+    for seed in range(3):
+        cosines = outputs @ random_unit(dim, seed=seed) / 2.5
+        assert_follows(cosines, DotLaw(dim).uniform_cdf)
+        assert_detects(assert_follows, np.abs(cosines), DotLaw(dim).uniform_cdf)
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_negative_lengths_turn_the_vector_round():
+    vector = vector_of("three segments")
+    forth, back = (draws(vector, 0.3, 50, "length", length=sign) for sign in (2.0, -2.0))
+    np.testing.assert_allclose(back, -forth, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [2, 3, 10, 64, 65, 5000])
+def test_whole_rows(dim, dtype):
+    """1,000 draws on either side of the dimension where the method changes; false alarms: 6e-7.
+
+    At dim 2 there are two directions. The mutant is folded in half.
+    """
+    vector = random_unit(dim).astype(dtype)
+    unit = vector.astype(np.float64) / np.linalg.norm(vector.astype(np.float64))
+    outputs = draws(vector, 0.3, 1000, "whole", dim, dtype.__name__)
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-6)
+    np.testing.assert_allclose(outputs @ unit, 0.3, atol=2e-6)
+    cosines = outputs @ orthogonal(unit, 1) / math.sqrt(1 - 0.09)
+    if dim == 2:
+        assert_frequency(np.count_nonzero(cosines > 0), 1000, 0.5)
+        return
+    assert_follows(cosines, DotLaw(dim - 1).uniform_cdf)
+    assert_detects(assert_follows, np.abs(cosines), DotLaw(dim - 1).uniform_cdf)
+
+
+def test_few_dimensions_draw_again_what_lies_along_the_row(monkeypatch):
+    """A normal vector that rounding puts exactly on the input has no rest: it is drawn again."""
+    row = np.array([[1.0, 0.0]])
+    values = iter([np.array([2.0, 0.0]), np.array([1.0, -3.0])])
+
+    def fill(self, out):
+        out[:] = next(values)
+
+    monkeypatch.setattr(direction.KeystreamGenerator, "fill_normal", fill)
+    one = np.ones(1)
+    out = draw(row, segment_norms(row), 0.6 * one, one, seeded_generator(1))
+    np.testing.assert_allclose(out, [[0.6, -0.8]], rtol=1e-15)
+
+
+# ------------------------------------------------------------------ at their real size
+LARGE = 3 * randomness.BLOCK + 1001
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_vectors(dtype):
+    """The length, the dot product and the share of each segment of one draw, 4 segments.
+
+    Shares have a standard deviation of 0.3 %; false alarms: 6e-5 for each of them.
+    """
+    vector = random_unit(LARGE).astype(dtype)
+    vector[: LARGE // 3] *= 10.0  # uneven segments
+    vector /= np.linalg.norm(vector)
+    exact = 1e-6 if dtype is np.float32 else 1e-13
+    output = draws(vector, 0.01, 1, "large")[0]
+    unit = vector.astype(np.float64)
+    assert np.linalg.norm(output) == pytest.approx(1.0, rel=exact)
+    assert output @ unit == pytest.approx(0.01, abs=exact)
+    rest = output - 0.01 * unit
+    for part in np.array_split(rest, 4):
+        deviation = math.sqrt(2.0 * part.size * (1 - part.size / LARGE)) / LARGE
+        assert abs(part @ part - part.size / LARGE) < 4 * deviation
+    standard = rest * math.sqrt(LARGE)
+    assert_follows(standard[::7], special.ndtr)
+    assert_detects(assert_follows, 1.05 * standard[::7], special.ndtr)
+
+
+def test_output_does_not_depend_on_the_threads():
+    mechanism = PrivUnit.from_epsilon(20 * randomness.BLOCK, 100.0)
+    unit = random_unit(mechanism.dim, dtype=np.float32)
+    one, two, many = (
+        mechanism.privatize(unit, seeded_generator(81), threads=threads) for threads in (1, 2, 7)
+    )
+    np.testing.assert_array_equal(one, two)
+    np.testing.assert_array_equal(one, many)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
+def test_bad_threads(threads):
+    with pytest.raises(ValueError, match="threads must be an integer >= 1"):
+        PrivUnit.from_epsilon(3, 1.0).privatize(random_unit(3), threads=threads)
+
+
+def test_errors_in_threads_are_raised(monkeypatch):
+    def fail(self, out):
+        raise RuntimeError("no keystream")
+
+    unit = random_unit(20 * randomness.BLOCK, dtype=np.float32)
+    mechanism = PrivUnit.from_epsilon(unit.size, 100.0)
+    rng = seeded_generator(82)
+    monkeypatch.setattr(direction, "_draw_rows", lambda *_: fail(None, None))
+    with pytest.raises(RuntimeError, match="no keystream"):
+        mechanism.privatize(unit, rng, threads=2)
+
+
+# ------------------------------------------------------------------ norms
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [1, 4095, 4096, 4097, 9000, LARGE])
+def test_segment_norms(dim, dtype):
+    """A constant vector is where a plain float32 sum loses most digits."""
+    rows = np.stack([random_unit(dim), np.full(dim, 0.1)]).astype(dtype)
+    norms = segment_norms(rows)
+    expected = np.linalg.norm(rows.astype(np.float64), axis=1)
+    rel = 2e-6 if dtype is np.float32 else 1e-14
+    np.testing.assert_allclose(np.sqrt(np.sum(norms**2, axis=1)), expected, rtol=rel)
+    assert norms.shape == (2, -(-dim // randomness.BLOCK))
+    np.testing.assert_array_equal(norms, segment_norms(rows, threads=2))
+
+
+def test_segments_cover_the_vector_at_even_places():
+    for dim in (1, 2, 131_072, 131_073, 262_145, 3_274_634, 10**8 + 1):
+        bounds = direction._bounds(dim)
+        assert bounds[0][0] == 0
+        assert bounds[-1][1] == dim
+        assert all(low % 2 == 0 for low, _ in bounds)
+        assert all(first[1] == second[0] for first, second in itertools.pairwise(bounds))
+        sizes = [high - low for low, high in bounds]
+        assert max(sizes) <= randomness.BLOCK + 1
+        assert max(sizes) - min(sizes) <= 3
