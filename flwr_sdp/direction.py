@@ -32,7 +32,7 @@ from flwr_sdp.sphere import sample_chi_squares
 Floats = NDArray[np.float64]
 
 # Segments that share one stream of random numbers; other streams may be drawn by other threads.
-_SEGMENTS_PER_STREAM = 8
+_SEGMENTS_PER_STREAM = 2
 # Up to this dimension, g - <g,u>u may be so short that the difference has lost its digits.
 _FEW = 64
 

@@ -166,7 +166,7 @@ class PrivUnit:
             without waiting for the device; it is for simulation. Any other tensor goes through
             host memory, where the keystream is.
         threads : int
-            Threads that share the work on vectors of more than 1,048,576 coordinates. The output
+            Threads that share the work on vectors of more than 524,288 coordinates. The output
             does not depend on it.
 
         Returns

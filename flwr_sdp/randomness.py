@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.floating[Any]]
 
-BLOCK = 131_072
+BLOCK = 262_144
 """Coordinates drawn and processed at a time: a block and its keystream stay in the cache."""
 
 _ZEROS = bytes(1 << 20)

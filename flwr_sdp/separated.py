@@ -160,7 +160,7 @@ class SeparatedMechanism:
             By default a secure one; others as for :meth:`PrivUnit.privatize`. With the generator
             of an accelerator the norm alone comes to the host.
         threads : int
-            Threads that share the work on vectors of more than 1,048,576 coordinates. The output
+            Threads that share the work on vectors of more than 524,288 coordinates. The output
             does not depend on it.
 
         Returns

@@ -23,7 +23,7 @@ DTYPES = [np.float32, np.float64]
 
 @pytest.fixture
 def short_blocks(monkeypatch):
-    """Cut at 6 coordinates instead of 131,072, with two segments a stream."""
+    """Cut at 6 coordinates instead of 262,144, with two segments a stream."""
     monkeypatch.setattr(direction, "BLOCK", 6)
     monkeypatch.setattr(randomness, "BLOCK", 6)
     monkeypatch.setattr(direction, "_SEGMENTS_PER_STREAM", 2)
@@ -212,7 +212,7 @@ def test_large_vectors(dtype):
 
 
 def test_output_does_not_depend_on_the_threads():
-    mechanism = PrivUnit.from_epsilon(20 * randomness.BLOCK, 100.0)
+    mechanism = PrivUnit.from_epsilon(7 * randomness.BLOCK, 100.0)
     unit = random_unit(mechanism.dim, dtype=np.float32)
     one, two, many = (
         mechanism.privatize(unit, seeded_generator(81), threads=threads) for threads in (1, 2, 7)
@@ -231,7 +231,7 @@ def test_errors_in_threads_are_raised(monkeypatch):
     def fail(self, out):
         raise RuntimeError("no keystream")
 
-    unit = random_unit(20 * randomness.BLOCK, dtype=np.float32)
+    unit = random_unit(7 * randomness.BLOCK, dtype=np.float32)
     mechanism = PrivUnit.from_epsilon(unit.size, 100.0)
     rng = seeded_generator(82)
     monkeypatch.setattr(direction, "_draw_rows", lambda *_: fail(None, None))
@@ -254,7 +254,7 @@ def test_segment_norms(dim, dtype):
 
 
 def test_segments_cover_the_vector_at_even_places():
-    for dim in (1, 2, 131_072, 131_073, 262_145, 3_274_634, 10**8 + 1):
+    for dim in (1, 2, 262_144, 262_145, 524_289, 3_274_634, 10**8 + 1):
         bounds = direction._bounds(dim)
         assert bounds[0][0] == 0
         assert bounds[-1][1] == dim

@@ -1,0 +1,164 @@
+"""Write ``docs/vectors/client.json``: run it when the specification changes.
+
+python tests/docs/make_vectors.py
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flwr_sdp import PrivUnit, ScalarDP, SeparatedMechanism, direction, randomness
+from flwr_sdp.randomness import KeystreamGenerator, seeded_generator
+
+PATH = Path(__file__).parents[2] / "docs" / "vectors" / "client.json"
+
+
+class Recorder(KeystreamGenerator):
+    """A generator that keeps what it gave out, under the names of the specification."""
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__(key, secure=False)
+        self.draws: list[dict[str, Any]] = []
+
+    def _keep(self, kind: str, values: Any) -> Any:
+        self.draws.append({"kind": kind, "values": np.asarray(values).tolist()})
+        return values
+
+    def uniforms(self, count):
+        return self._keep("uniform", super().uniforms(count))
+
+    def log_uniforms(self, count):
+        return self._keep("log_uniform", super().log_uniforms(count))
+
+    def integers(self, high, count):
+        return self._keep("integer", super().integers(high, count))
+
+    def fill_normal(self, out):
+        super().fill_normal(out)
+        self._keep("normal", out)
+
+    def spawn(self, count):
+        children = []
+        for _ in range(count):
+            child = Recorder(self.bits(4).tobytes())
+            child.draws = self.draws
+            children.append(child)
+        return children
+
+
+def record(name: str, call: Any, **fields: Any) -> dict[str, Any]:
+    """Return one case: its stream's key, what it drew, and what came out."""
+    key = seeded_generator(0, "vectors", name).bits(4).tobytes()
+    rng = Recorder(key)
+    output = np.asarray(call(rng)).tolist()
+    return {"name": name, "key": key.hex(), **fields, "draws": rng.draws, "output": output}
+
+
+def direction_fields(mechanism: PrivUnit, dtype: Any, block: int) -> dict[str, Any]:
+    return {
+        "cap_threshold": mechanism.cap_threshold,
+        "epsilon_flip": mechanism.epsilon_flip,
+        "wide_cap": bool(mechanism._cap.log_probability > math.log(0.15)),
+        "scale": mechanism.scale,
+        "epsilon": mechanism.epsilon,
+        "bits": 8 * np.dtype(dtype).itemsize,
+        "block": block,
+    }
+
+
+def unit_vector(dim: int) -> np.ndarray:
+    vector = np.cos(1.0 + np.arange(dim))
+    return vector / np.linalg.norm(vector)
+
+
+def make() -> dict[str, Any]:
+    """Return all cases."""
+    stream = seeded_generator(7, "report", 3)
+    numbers = {
+        "seed": 7,
+        "key": ["report", 3],
+        "words": [str(word) for word in stream.bits(4)],
+        "uniforms": stream.uniforms(3).tolist(),
+        "log_uniforms": stream.log_uniforms(3).tolist(),
+        "integers_below_1000": stream.integers(1000, 3).tolist(),
+        "bernoullis_of_log_odds_1": stream.bernoullis(1.0, 8).tolist(),
+        "normals_64": stream.normal(5).tolist(),
+        "normals_32": stream.normal(5, np.float32).tolist(),
+        "word_of_first_spawned": str(stream.spawn(2)[0].bits(1)[0]),
+        "next_word": str(stream.bits(1)[0]),
+    }
+    magnitudes = [
+        record(
+            f"magnitude {scalar.epsilon:g} {r:g} {i}",
+            lambda rng, scalar=scalar, r=r: scalar.privatize(r, rng),
+            epsilon=scalar.epsilon,
+            num_bins=scalar.num_bins,
+            max_norm=scalar.max_norm,
+            r=r,
+        )
+        for scalar in (ScalarDP.from_epsilon(1.0, 5.0), ScalarDP.from_epsilon(10.0, 5.0))
+        for r in (0.0, 1.234, 7.0)
+        for i in range(2)
+    ]
+    directions, reports = [], []
+    # The last two are cut at 6 coordinates, as vectors of more than 262,144 are cut there.
+    for dim, epsilon, dtype, block in (
+        (2, 3.0, np.float64, 262_144),
+        (3, 3.0, np.float64, 262_144),
+        (5, 3.0, np.float64, 262_144),
+        (5, 20.0, np.float64, 262_144),
+        (70, 30.0, np.float64, 262_144),
+        (70, 30.0, np.float32, 262_144),
+        (17, 6.0, np.float64, 6),
+        (30, 15.0, np.float64, 6),
+    ):
+        mechanism = PrivUnit.from_epsilon(dim, epsilon)
+        unit = unit_vector(dim).astype(dtype)
+        saved = direction.BLOCK, randomness.BLOCK
+        direction.BLOCK = randomness.BLOCK = block
+        try:
+            for i in range(2):
+                directions.append(
+                    record(
+                        f"direction {dim} {epsilon:g} {np.dtype(dtype)} {i}",
+                        lambda rng, m=mechanism, u=unit: m.privatize(u, rng),
+                        **direction_fields(mechanism, dtype, block),
+                        unit=unit.tolist(),
+                    )
+                )
+            product = SeparatedMechanism(
+                direction=mechanism, magnitude=ScalarDP.from_epsilon(4.0, 2.0)
+            )
+            for length in (0.0, 1.5, 9.0):
+                update = (length * unit_vector(dim)).astype(dtype)
+                reports.append(
+                    record(
+                        f"report {dim} {epsilon:g} {np.dtype(dtype)} {length:g}",
+                        lambda rng, m=product, u=update: m.privatize(u, rng),
+                        **direction_fields(mechanism, dtype, block),
+                        epsilon_magnitude=4.0,
+                        num_bins=product.magnitude.num_bins,
+                        max_norm=2.0,
+                        update=update.tolist(),
+                    )
+                )
+        finally:
+            direction.BLOCK, randomness.BLOCK = saved
+    return {
+        "specification": "client-spec.md, version 1",
+        "numbers": numbers,
+        "magnitudes": magnitudes,
+        "directions": directions,
+        "reports": reports,
+    }
+
+
+if __name__ == "__main__":
+    PATH.parent.mkdir(exist_ok=True)
+    lines = json.dumps(make(), indent=1)
+    PATH.write_text(lines + "\n", encoding="utf-8")

@@ -1,0 +1,131 @@
+"""The vectors of the specification: the package gives them, and so does a port written from it."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tests.docs import make_vectors, port
+
+VECTORS = json.loads(make_vectors.PATH.read_text(encoding="utf-8"))
+
+
+def close(bits):
+    """Return the tolerances of a case: libraries differ in the last digits of a logarithm."""
+    return {"rel": 2e-5, "abs": 2e-6} if bits == 32 else {"rel": 1e-12, "abs": 1e-12}
+
+
+def same(first, second, path="vectors"):
+    """Compare two trees of JSON; numbers up to rounding."""
+    if isinstance(first, dict):
+        assert first.keys() == second.keys(), path
+        tolerances = first.get("bits", 64)
+        for key in first:
+            if key in ("draws", "output") and tolerances == 32:
+                flat = [list(numbers_of(tree[key])) for tree in (first, second)]
+                assert flat[0] == pytest.approx(flat[1], **close(32)), path
+            else:
+                same(first[key], second[key], f"{path}.{key}")
+    elif isinstance(first, list):
+        assert len(first) == len(second), path
+        for i, pair in enumerate(zip(first, second, strict=True)):
+            same(*pair, f"{path}[{i}]")
+    elif isinstance(first, float):
+        loose = 32 if "normals_32" in path else 64
+        assert first == pytest.approx(second, **close(loose)), path
+    else:
+        assert first == second, path
+
+
+def numbers_of(tree):
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for item in tree:
+            yield from numbers_of(item)
+    elif not isinstance(tree, str):
+        yield float(tree)
+
+
+def test_package_gives_the_vectors():
+    same(make_vectors.make(), VECTORS)
+
+
+def test_comparison_notices_a_change():
+    wrong = json.loads(json.dumps(VECTORS))
+    wrong["reports"][1]["output"][0] *= 1 + 1e-9
+    with pytest.raises(AssertionError, match=r"reports\[1\]"):
+        same(wrong, VECTORS)
+
+
+# ------------------------------------------------------------------ the port
+def test_port_draws_the_same_numbers():
+    numbers = VECTORS["numbers"]
+    stream = port.Stream(port.seeded_key(numbers["seed"], *numbers["key"]))
+    assert [str(word) for word in stream.words(4)] == numbers["words"]
+    assert stream.uniforms(3) == numbers["uniforms"]
+    assert stream.log_uniforms(3) == pytest.approx(numbers["log_uniforms"], rel=1e-15)
+    assert [stream.integer(1000) for _ in range(3)] == numbers["integers_below_1000"]
+    limit = -math.log1p(math.exp(1.0))
+    coins = [log_u >= limit for log_u in stream.log_uniforms(8)]
+    assert coins == numbers["bernoullis_of_log_odds_1"]
+    assert stream.normals(5) == pytest.approx(numbers["normals_64"], **close(64))
+    assert stream.normals(5, bits=32) == pytest.approx(numbers["normals_32"], **close(32))
+    first, _ = stream.spawn(2)
+    assert str(first.words(1)[0]) == numbers["word_of_first_spawned"]
+    assert str(stream.words(1)[0]) == numbers["next_word"]
+
+
+def by_name(case):
+    return case["name"]
+
+
+@pytest.mark.parametrize("case", VECTORS["magnitudes"], ids=by_name)
+def test_port_gives_the_magnitudes(case):
+    stream = port.Stream(bytes.fromhex(case["key"]))
+    output = port.scalar_dp(stream, case["epsilon"], case["num_bins"], case["max_norm"], case["r"])
+    assert output == pytest.approx(case["output"], rel=1e-13, abs=1e-13)
+
+
+@pytest.mark.parametrize("case", VECTORS["directions"], ids=by_name)
+def test_port_gives_the_directions(case):
+    stream = port.Stream(bytes.fromhex(case["key"]))
+    output = port.priv_unit(stream, case, case["unit"], case["scale"])
+    assert output == pytest.approx(case["output"], **close(case["bits"]))
+
+
+@pytest.mark.parametrize("case", VECTORS["reports"], ids=by_name)
+def test_port_gives_the_reports(case):
+    stream = port.Stream(bytes.fromhex(case["key"]))
+    output = port.separated(stream, case, case["update"])
+    assert output == pytest.approx(case["output"], **close(case["bits"]))
+
+
+@pytest.mark.parametrize("case", VECTORS["directions"][2:], ids=by_name)
+def test_port_with_a_mistake_is_noticed(case, monkeypatch):
+    """A port that takes the sines before the cosines."""
+    block = port.Stream._normal_block
+
+    def swapped(self, pairs, bits):
+        numbers = block(self, pairs, bits)
+        return numbers[pairs:] + numbers[:pairs]
+
+    monkeypatch.setattr(port.Stream, "_normal_block", swapped)
+    stream = port.Stream(bytes.fromhex(case["key"]))
+    output = port.priv_unit(stream, case, case["unit"], case["scale"])
+    assert output != pytest.approx(case["output"], rel=1e-3, abs=1e-3)
+
+
+def test_vectors_reach_every_branch():
+    """Both sides of the cap, wide and narrow caps, segments, both types, ends of the range."""
+    directions = VECTORS["directions"]
+    dots = [
+        np.dot(case["unit"], case["output"]) / case["scale"] - case["cap_threshold"]
+        for case in directions
+    ]
+    assert min(dots) < 0 < max(dots)
+    assert {case["wide_cap"] for case in directions} == {True, False}
+    assert {case["bits"] for case in directions} == {32, 64}
+    assert any(len(case["unit"]) > 2 * case["block"] for case in directions)
+    assert {len(case["unit"]) for case in directions} >= {2, 3, 5}
