@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -187,10 +188,8 @@ class ScalarRelDP:
         return self.variance(r) + (r - clipped) * (r - clipped)
 
     # ------------------------------------------------------------------ what it does
-    def privatize(
-        self, r: float, rng: KeystreamGenerator | np.random.Generator | None = None
-    ) -> float:
-        """Return an unbiased private view of the number `r`.
+    def privatize(self, r: Any, rng: Any = None) -> Any:
+        """Return an unbiased private view of the number `r`, or of each of a ``(n,)`` array.
 
         Raises
         ------
@@ -198,6 +197,12 @@ class ScalarRelDP:
             If `r` is not a number, infinite or NaN.
         """
         generator = as_generator(rng)
+        if isinstance(r, np.ndarray) and r.ndim == 1:
+            numbers = _validate.numbers("r", r)
+            return np.array([self._privatize(float(number), generator) for number in numbers])
+        return self._privatize(r, generator)
+
+    def _privatize(self, r: float, generator: KeystreamGenerator) -> float:
         bins = int(self.num_bins)
         r = self._clip(r)
         index = self._interval(r)

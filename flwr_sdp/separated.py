@@ -19,6 +19,7 @@ from flwr_sdp.direction import Floats, segment_norms
 from flwr_sdp.magnitude import ScalarDP
 from flwr_sdp.privunit import PrivUnit, Rule
 from flwr_sdp.randomness import as_generator
+from flwr_sdp.relative_magnitude import ScalarRelDP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +41,17 @@ class SeparatedBudget:
         """Check the budgets."""
         _validate.number("epsilon_direction", self.epsilon_direction, above=0.0)
         _validate.number("epsilon_magnitude", self.epsilon_magnitude, above=0.0)
+
+    @classmethod
+    def from_total(cls, epsilon: float, *, magnitude_share: float = 0.125) -> SeparatedBudget:
+        """Split `epsilon` in two; the paper's logistic experiment gives 1/8 to the magnitude.
+
+        That experiment goes on to give 1/16 of the total to the flip, which is 1/14 of the
+        direction's part: ``SeparatedMechanism.from_budget(..., rule="paper", flip_share=1 / 14)``.
+        """
+        epsilon = _validate.number("epsilon", epsilon, above=0.0)
+        share = _validate.number("magnitude_share", magnitude_share, above=0.0, below=1.0)
+        return cls(epsilon_direction=epsilon - share * epsilon, epsilon_magnitude=share * epsilon)
 
     @property
     def total(self) -> float:
@@ -74,7 +86,7 @@ class SeparatedMechanism:
     ----------
     direction : PrivUnit
         Mechanism of the direction.
-    magnitude : ScalarDP
+    magnitude : ScalarDP or ScalarRelDP
         Mechanism of the norm.
 
     Notes
@@ -91,16 +103,16 @@ class SeparatedMechanism:
     """
 
     direction: PrivUnit
-    magnitude: ScalarDP
+    magnitude: ScalarDP | ScalarRelDP
 
     def __post_init__(self) -> None:
         """Check the parts."""
-        for name, part, kind in (
-            ("direction", self.direction, PrivUnit),
-            ("magnitude", self.magnitude, ScalarDP),
-        ):
-            if not isinstance(part, kind):
-                raise ValueError(f"{name} must be a {kind.__name__}; got {part!r}")
+        if not isinstance(self.direction, PrivUnit):
+            raise ValueError(f"direction must be a PrivUnit; got {self.direction!r}")
+        if not isinstance(self.magnitude, ScalarDP | ScalarRelDP):
+            raise ValueError(
+                f"magnitude must be a ScalarDP or a ScalarRelDP; got {self.magnitude!r}"
+            )
 
     @classmethod
     def from_budget(
@@ -114,7 +126,8 @@ class SeparatedMechanism:
     ) -> SeparatedMechanism:
         """Return the mechanism for vectors of `dim` coordinates that spends at most `budget`.
 
-        The parts are :meth:`PrivUnit.from_epsilon` under `rule` and :meth:`ScalarDP.from_epsilon`.
+        The parts are :meth:`PrivUnit.from_epsilon` under `rule` (with `flip_share` for the paper's)
+        and :meth:`ScalarDP.from_epsilon`.
         """
         direction = PrivUnit.from_epsilon(
             dim, budget.epsilon_direction, rule=rule, flip_share=flip_share

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from flwr_sdp import (
     PrivUnit,
     ScalarDP,
+    ScalarRelDP,
     SeparatedBudget,
     SeparatedEvent,
     SeparatedMechanism,
     seeded_generator,
 )
+from flwr_sdp.privunit import paper_cap_threshold
 from tests.statistics_helpers import (
     PROPERTY,
     DotLaw,
@@ -68,6 +70,57 @@ def test_event_never_exceeds_the_budget(case, share):
     assert mechanism.max_output_norm >= mechanism.magnitude.max_norm * (1 - 1e-12)
     for norm in (0.0, 1.0, 2.0, 5.0):
         assert 0.0 <= mechanism.expected_squared_error(norm) < math.inf
+
+
+def test_splits_of_the_papers_experiments():
+    """0.99 and 0.01 within the direction; 13/16, 1/16 and 1/8 of a total."""
+    networks = make(rule="paper")
+    assert networks.direction.epsilon_flip == 0.01 * BUDGET.epsilon_direction
+    total = 31.25
+    budget = SeparatedBudget.from_total(total)
+    assert budget.epsilon_magnitude == total / 8
+    assert budget.total == pytest.approx(total, rel=1e-15)
+    logistic = SeparatedMechanism.from_budget(500, budget, 2.0, rule="paper", flip_share=1 / 14)
+    assert logistic.direction.epsilon_flip == pytest.approx(total / 16, rel=1e-15)
+    threshold = paper_cap_threshold(500, 13 / 16 * total)
+    assert logistic.direction.cap_threshold == pytest.approx(threshold, rel=1e-12)
+    assert logistic.event.epsilon <= total
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, math.nan, "1/8", True])
+def test_bad_shares(share):
+    with pytest.raises(ValueError, match="magnitude_share must be"):
+        SeparatedBudget.from_total(10.0, magnitude_share=share)
+
+
+def test_magnitudes_with_relative_error_are_taken():
+    """2,500 outputs: their mean; false alarms: 7e-6."""
+    magnitude = ScalarRelDP.from_epsilon(6.0, 2.0)
+    mechanism = SeparatedMechanism(direction=make().direction, magnitude=magnitude)
+    rows = np.tile(0.7 * random_unit(10), (2500, 1))
+    outputs = mechanism.privatize(rows, seeded_generator(76))
+    assert_mean_close(outputs, rows[0])
+    assert_detects(assert_mean_close, 1.15 * outputs, rows[0])
+    assert np.linalg.norm(outputs, axis=1).max() <= mechanism.max_output_norm * (1 + 1e-12)
+    errors = np.sum((outputs - rows) ** 2, axis=1)
+    assert_mean_close(errors, mechanism.expected_squared_error(0.7))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_are_independent_releases(dtype):
+    """3,000 pairs of rows, one of them zero: means, and no correlation; false alarms: 2e-5."""
+    rows = np.tile(np.stack([random_unit(10), np.zeros(10)]), (3000, 1)).astype(dtype)
+    outputs = make().privatize(rows, seeded_generator(77)).astype(np.float64)
+    assert_mean_close(outputs[::2], rows[0])
+    assert_mean_close(outputs[1::2], 0.0)
+    noise = outputs - rows
+
+    def check(first, second):
+        assert_mean_close(np.sum(first * second, axis=1), 0.0)
+
+    check(noise[::2], noise[1::2])
+    check(noise[2::2], noise[:-2:2])
+    assert_detects(check, noise[::2], noise[::2])
 
 
 # ------------------------------------------------------------------ samples
