@@ -84,15 +84,11 @@ class NumPyRows:
         return np.array([dot(x, y) for x, y in zip(a, b, strict=True)])
 
     @staticmethod
-    def scale(a: Array, by: Array) -> None:
-        """Multiply each row by a number."""
-        a *= _column(by, a)
-
-    @staticmethod
-    def add_scaled(a: Array, b: Array, by: Array) -> None:
-        """Add to each row of `a` a multiple of that of `b`."""
+    def combine(a: Array, of_a: Array, b: Array, of_b: Array) -> None:
+        """Turn each row of `a` into a combination of it and that of `b`."""
         product = scratch(a.dtype, a.size).reshape(a.shape)
-        np.multiply(b, _column(by, a), out=product)
+        np.multiply(b, _column(of_b, a), out=product)
+        a *= _column(of_a, a)
         a += product
 
 
@@ -107,14 +103,9 @@ class TorchRows:
         return sys.modules["torch"].linalg.vecdot(a, b)
 
     @staticmethod
-    def scale(a: Array, by: Array) -> None:
-        """Multiply each row by a number."""
-        a.mul_(by[:, None])
-
-    @staticmethod
-    def add_scaled(a: Array, b: Array, by: Array) -> None:
-        """Add to each row of `a` a multiple of that of `b`."""
-        a.addcmul_(b, by[:, None])
+    def combine(a: Array, of_a: Array, b: Array, of_b: Array) -> None:
+        """Turn each row of `a` into a combination of it and that of `b`."""
+        a.mul_(of_a[:, None]).addcmul_(b, of_b[:, None])
 
 
 def norm(vector: FloatArray) -> float:

@@ -124,15 +124,19 @@ def draw_on_device(
 
 
 # ---------------------------------------------------------------------- the mathematics
-def _split_off(xp: Any, noise: Array, rows: Array, norms: Array) -> tuple[Array, Array]:
+def _split_off(
+    xp: Any, noise: Array, rows: Array, norms: Array, squares: Any = None
+) -> tuple[Array, Array]:
     """Return the component of the noise along each row, and the squared length of the rest.
 
-    In few dimensions the component is also taken out of `noise`, down to what rounding leaves.
+    `squares` are those of the whole, where they are known. In few dimensions the component is also
+    taken out of `noise`, down to what rounding leaves.
     """
     if noise.shape[1] <= _FEW:
-        xp.add_scaled(noise, rows, -xp.dots(noise, rows) / norms**2)
+        squares = None
+        xp.combine(noise, norms / norms, rows, -xp.dots(noise, rows) / norms**2)
     inner = xp.dots(noise, rows) / norms
-    return inner, xp.dots(noise, noise) - inner**2
+    return inner, (xp.dots(noise, noise) if squares is None else squares) - inner**2
 
 
 def _mix(
@@ -147,8 +151,7 @@ def _mix(
 ) -> None:
     """Turn noise into `along` times a row's direction plus `across` times that of the rest."""
     on_noise = across / square**0.5
-    xp.scale(noise, on_noise)
-    xp.add_scaled(noise, rows, (along - on_noise * inner) / norms)
+    xp.combine(noise, on_noise, rows, (along - on_noise * inner) / norms)
 
 
 # ---------------------------------------------------------------------- on the host
@@ -180,8 +183,10 @@ class _Aims:
 def _draw_rows(out: FloatArray, rows: FloatArray, aims: _Aims, rng: KeystreamGenerator) -> None:
     """Draw rows that fit into a block together."""
     while True:
-        rng.fill_normal(out.reshape(-1))
-        inner, square = _split_off(NumPyRows, out, rows, aims.norms)
+        total = rng.fill_normal(out.reshape(-1))
+        inner, square = _split_off(
+            NumPyRows, out, rows, aims.norms, total if len(rows) == 1 else None
+        )
         if min(square) > 0:
             break
     _mix(NumPyRows, out, rows, aims.norms, inner, square, aims.along, aims.across)

@@ -174,8 +174,10 @@ class KeystreamGenerator:
         self.fill_normal(out)
         return out
 
-    def fill_normal(self, out: FloatArray) -> None:
+    def fill_normal(self, out: FloatArray) -> float:
         """Fill a contiguous 1-D array of float32 or float64 with standard normal numbers.
+
+        Returns the sum of their squares, which is that of half as many squared radii.
 
         Box-Muller, block by block: first the cosines of all pairs, then their sines. Radius and
         angle take as many random bits as a number of `out` has. A radius far in the tail takes 64
@@ -184,14 +186,16 @@ class KeystreamGenerator:
         form = _FORMATS.get(out.dtype.type)
         if form is None:
             raise TypeError(f"normals come as float32 or float64; got {out.dtype}")
-        even = out.size - out.size % 2
+        even, square = out.size - out.size % 2, 0.0
         for start in range(0, even, BLOCK):
-            self._fill(out[start : min(start + BLOCK, even)], form)
+            square += self._fill(out[start : min(start + BLOCK, even)], form)
         if even < out.size:
             out[-1] = self.normal(2, out.dtype)[0]
+            square += float(out[-1]) ** 2
+        return square
 
-    def _fill(self, out: NDArray[Any], form: _Format) -> None:
-        """Fill one block.
+    def _fill(self, out: NDArray[Any], form: _Format) -> float:
+        """Fill one block, and return the sum of squares.
 
         The angle is pi y / 2 for y in [-1, 1), plus pi when the radius is negative. With
         t = sqrt(2) sin(pi y / 4) its cosine is 1 - t^2 and its sine t sqrt(2 - t^2), both well
@@ -202,7 +206,7 @@ class KeystreamGenerator:
         square, t, buffer = room[:pairs], room[pairs : 2 * pairs], room[2 * pairs :]
         words = self._keystream(buffer.view(np.uint8), pairs * form.bits // 32).view(form.signed)
         y, radius = out[:pairs], out[pairs:]  # where cosines and sines will be
-        self._radii(words[:pairs], radius, t.view(form.signed), form)
+        total = self._radii(words[:pairs], radius, t.view(form.signed), form)
         np.copyto(y, words[pairs:], casting="unsafe")
         y *= real(2.0 ** (1 - form.bits))
         np.multiply(y, y, out=square)
@@ -219,11 +223,14 @@ class KeystreamGenerator:
         np.sqrt(square, out=square)
         square *= t
         radius *= square
+        return total
 
     def _radii(
         self, words: NDArray[Any], out: NDArray[Any], size: NDArray[Any], form: _Format
-    ) -> None:
+    ) -> float:
         """Write sqrt(-2 log u), of either sign, for u = (|word| + 1/2) / 2^(bits - 1).
+
+        Returns the sum of squares.
 
         |word| is all of the word but its sign bit, which becomes that of the radius. Where it is
         so small that u would be coarse, 64 random bits take the place of the 1/2. `size` is
@@ -241,11 +248,13 @@ class KeystreamGenerator:
             out[rare] = (size[rare] + fraction) * 2.0**-width
         np.log(out, out=out)
         out *= real(-2.0)
+        total = _sum(out)
         np.sqrt(out, out=out)
         # Words and sizes differ in the sign bit alone.
         np.bitwise_xor(words, size, out=size)
         bits = out.view(form.signed)
         bits |= size
+        return total
 
     # ------------------------------------------------------------------ one process, one stream
     def _rekey(self, key: bytes) -> None:
@@ -266,6 +275,13 @@ class KeystreamGenerator:
             "a KeystreamGenerator can be neither copied nor pickled, its copy would repeat the "
             "stream: make a new one where it is needed"
         )
+
+
+def _sum(numbers: NDArray[Any]) -> float:
+    """Add up in pieces: longer sums lose digits in float32, and NumPy's own takes twice as long."""
+    whole = numbers.size - numbers.size % 4096
+    pieces = np.einsum("ij->i", numbers[:whole].reshape(-1, 4096))
+    return float(pieces.sum(dtype=np.float64)) + float(numbers[whole:].sum(dtype=np.float64))
 
 
 _local = threading.local()

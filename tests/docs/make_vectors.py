@@ -39,8 +39,9 @@ class Recorder(KeystreamGenerator):
         return self._keep("integer", super().integers(high, count))
 
     def fill_normal(self, out):
-        super().fill_normal(out)
+        square = super().fill_normal(out)
         self._keep("normal", out)
+        return square
 
     def spawn(self, count):
         children = []

@@ -177,6 +177,7 @@ def test_few_dimensions_draw_again_what_lies_along_the_row(monkeypatch):
 
     def fill(self, out):
         out[:] = next(values)
+        return float(out @ out)
 
     monkeypatch.setattr(direction.KeystreamGenerator, "fill_normal", fill)
     one = np.ones(1)

@@ -519,6 +519,15 @@ def test_normals_of_any_size(size, dtype):
     assert len(np.unique(samples)) >= 0.99 * size
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [0, 1, 7, 5000, BLOCK + 9001])
+def test_normals_come_with_their_sum_of_squares(size, dtype):
+    out = np.empty(size, dtype)
+    total = seeded_generator(24).fill_normal(out)
+    exact = float(np.sum(out.astype(np.float64) ** 2))
+    assert total == pytest.approx(exact, rel=1e-6 if dtype is np.float32 else 1e-13)
+
+
 def test_normals_of_odd_sizes_have_the_right_law():
     """KS test of 6,000 draws in triples, and their pairwise products; false alarms: 2e-6.
 
