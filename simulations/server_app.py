@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_sdp import SeparatedMechanism
 from flwr_sdp.released import BATCH_NORM_STATISTICS, is_released
-from flwr_sdp.strategies import ClipAndNoise, PrivacyReport
+from flwr_sdp.strategies import Checkpoints, ClipAndNoise, PrivacyReport
 from simulations.engine.partitions import PartitionGrid
 from simulations.settings import Settings
 from simulations.tasks import Task, load_task
@@ -41,8 +41,15 @@ def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
     _check_projection(settings)
     strategy = _strategy(settings, model)
     recorder = _Recorder(task, strategy, settings)
+    run = strategy.resume if settings.resume and strategy.checkpoints else strategy.start
     try:
-        strategy.start(grid, model, num_rounds=settings.num_rounds, evaluate_fn=recorder.evaluate)
+        run(
+            grid,
+            model,
+            num_rounds=settings.num_rounds,
+            timeout=settings.round_timeout,
+            evaluate_fn=recorder.evaluate,
+        )
     except PrivacyBudgetExhausted as stop:
         _log.warning("training stopped: %s", stop)
     report = _report(strategy, settings, model)
@@ -56,12 +63,14 @@ def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
 
 def _strategy(settings: Settings, model: ArrayRecord) -> ClipAndNoise:
     optimizer = FedAvg(fraction_evaluate=0.0)
+    sampling_rate = settings.sampling_rate if settings.cohort_size is None else None
     if settings.baseline:
         return ClipAndNoise(
             optimizer,
             clip_norm=math.inf,
             noise_multiplier=0.0,
-            sampling_rate=settings.sampling_rate,
+            sampling_rate=sampling_rate,
+            cohort_size=settings.cohort_size,
             server_learning_rate=settings.server_learning_rate,
             require_local_dp=False,
             seed=settings.seed,
@@ -76,16 +85,23 @@ def _strategy(settings: Settings, model: ArrayRecord) -> ClipAndNoise:
             rule=settings.rule,
         )
         clip_norm = mechanism.max_output_norm
+    checkpoints = None
+    if settings.output_dir is not None and settings.checkpoint_keep:
+        checkpoints = Checkpoints(
+            settings.output_dir / "checkpoints", keep=settings.checkpoint_keep
+        )
     return ClipAndNoise(
         optimizer,
         clip_norm=clip_norm,
         noise_multiplier=settings.noise_multiplier,
-        sampling_rate=settings.sampling_rate,
+        sampling_rate=sampling_rate,
+        cohort_size=settings.cohort_size,
         server_learning_rate=settings.server_learning_rate,
         max_epsilon=settings.max_epsilon,
         seed=settings.seed,
         population=settings.num_clients,
         delta=settings.delta,
+        checkpoints=checkpoints,
     )
 
 
@@ -93,8 +109,9 @@ def _check_projection(settings: Settings) -> None:
     """Refuse an impossible projection before anyone trains, not after."""
     if settings.projected_population is None or settings.noise_multiplier == 0:
         return
-    cohort = settings.sampling_rate * settings.num_clients
-    needed = cohort * settings.projected_noise_multiplier / settings.noise_multiplier
+    needed = (
+        settings.expected_cohort * settings.projected_noise_multiplier / settings.noise_multiplier
+    )
     if needed > settings.projected_population:
         raise ValueError(
             f"projected-population must be at least {math.ceil(needed)}, the cohort that brings "
@@ -141,9 +158,12 @@ class _Recorder:
         "failures",
         "refused",
         "fraction-projected",
+        "kept-length",
         "mean-norm",
         "noise-norm",
+        "signal-to-noise",
         "seconds",
+        "peak-memory-mib",
     )
 
     def __init__(self, task: Task, strategy: ClipAndNoise, settings: Settings) -> None:
@@ -151,14 +171,16 @@ class _Recorder:
         self._strategy = strategy
         self._fail_fast = settings.fail_fast
         self.accuracy = math.nan
+        self._first_round: int | None = None
         self._path: Path | None = None
         if settings.output_dir is not None:
             self._path = settings.output_dir / f"{_stem(settings, 'metrics')}.csv"
-            with self._path.open("w", newline="") as file:
-                csv.writer(file).writerow(self.COLUMNS)
 
     def evaluate(self, server_round: int, model: ArrayRecord) -> MetricRecord:
         """Evaluate `model`; stop the run if a client failed and the run is to fail fast."""
+        if self._first_round is None:
+            self._first_round = server_round
+            self._begin_file(server_round)
         last = self._strategy.last_round if server_round > 0 else {}
         scores = self._task.evaluate(model)
         self.accuracy = scores["accuracy"]
@@ -167,9 +189,23 @@ class _Recorder:
             with self._path.open("a", newline="") as file:
                 csv.DictWriter(file, self.COLUMNS, extrasaction="ignore").writerow(row)
         lost = last.get("failures", 0) + last.get("refused", 0)
-        if self._fail_fast and lost:
+        # A run that ended in a failure is resumed in the hope of better rounds to come.
+        if self._fail_fast and lost and server_round > self._first_round:
             raise RuntimeError(
                 f"{lost} client(s) failed in round {server_round}: the traceback and the partition "
                 "of each are above (fail-fast = false goes on without them)"
             )
         return MetricRecord({**scores})
+
+    def _begin_file(self, first_round: int) -> None:
+        """Write the head of the table, with the rows of a resumed run from before `first_round`."""
+        if self._path is None:
+            return
+        rows: list[dict[str, Any]] = []
+        if first_round > 0 and self._path.exists():
+            with self._path.open(newline="") as file:
+                rows = [row for row in csv.DictReader(file) if int(row["round"]) < first_round]
+        with self._path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self.COLUMNS, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)

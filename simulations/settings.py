@@ -23,6 +23,9 @@ class Settings:
     baseline: bool
     fail_fast: bool
     output_dir: Path | None
+    checkpoint_keep: int
+    resume: bool
+    round_timeout: float
     # local training
     local_steps: int
     local_learning_rate: float
@@ -34,6 +37,7 @@ class Settings:
     clip_norm: float | None
     noise_multiplier: float
     sampling_rate: float
+    cohort_size: int | None
     server_learning_rate: float
     delta: float
     max_epsilon: float | None
@@ -59,6 +63,9 @@ class Settings:
             baseline=read.flag("baseline"),
             fail_fast=read.flag("fail-fast"),
             output_dir=Path(text) if (text := read.text("output-dir")) else None,
+            checkpoint_keep=read.integer("checkpoint-keep", minimum=0),
+            resume=read.flag("resume"),
+            round_timeout=read.number("round-timeout", above=0.0),
             local_steps=read.integer("local-steps", minimum=1),
             local_learning_rate=read.number("sdp-local-learning-rate", above=0.0),
             budget=SeparatedBudget(
@@ -70,6 +77,7 @@ class Settings:
             clip_norm=read.number("sdp-clip-norm", minimum=0.0) or None,
             noise_multiplier=read.number("sdp-noise-multiplier", minimum=0.0),
             sampling_rate=read.number("sdp-sampling-rate", above=0.0, maximum=1.0),
+            cohort_size=read.integer("sdp-cohort-size", minimum=0) or None,
             server_learning_rate=read.number("server-learning-rate", above=0.0),
             delta=read.number("sdp-delta", above=0.0, below=1.0),
             max_epsilon=read.number("sdp-max-epsilon", minimum=0.0) or None,
@@ -77,6 +85,11 @@ class Settings:
             projected_noise_multiplier=read.number("projected-noise-multiplier", above=0.0),
             projected_delta=read.number("projected-delta", above=0.0, below=1.0),
         )
+
+    @property
+    def expected_cohort(self) -> float:
+        """Clients asked in a round, in expectation."""
+        return self.cohort_size or self.sampling_rate * self.num_clients
 
 
 class _Reader:

@@ -1,4 +1,4 @@
-"""Central privacy accounting with Flower's own accountant."""
+"""Accountants and events for the cohorts there are, each with what it claims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,56 @@ from flwr.serverapp import (
     SamplingMethod,
 )
 
+from flwr_sdp import _validate
 from flwr_sdp.strategies._quiet import quiet
+from flwr_sdp.strategies.best_accountant import BestAccountant
+
+
+def poisson_accountant(
+    *, population: int, delta: float, max_epsilon: float | None = None
+) -> BestAccountant:
+    """Return the accountant for Poisson cohorts; its events are those of :func:`poisson_event`.
+
+    **Privacy.** It speaks of neighbours that differ by one client more or less, and draws on the
+    secrecy of who was in which cohort.
+
+    Raises
+    ------
+    ImportError
+        If dp-accounting is missing; ``pip install 'flwr-sdp[server]'`` brings it.
+    """
+    return BestAccountant(
+        PrivacyConfig(
+            target_delta=delta,
+            population_size=population,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+            sampling_method=SamplingMethod.POISSON,
+            max_epsilon=max_epsilon,
+        )
+    )
+
+
+def fixed_size_accountant(
+    *, population: int, delta: float, max_epsilon: float | None = None
+) -> BestAccountant:
+    """Return the accountant for cohorts of fixed size, for events of :func:`fixed_size_event`.
+
+    **Privacy.** It claims what the event claims, and nothing from the secrecy of the cohorts.
+
+    Raises
+    ------
+    ImportError
+        If dp-accounting is missing; ``pip install 'flwr-sdp[server]'`` brings it.
+    """
+    return BestAccountant(
+        PrivacyConfig(
+            target_delta=delta,
+            population_size=population,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+            sampling_method=SamplingMethod.NO_AMPLIFICATION,
+            max_epsilon=max_epsilon,
+        )
+    )
 
 
 def poisson_rdp_accountant(
@@ -93,5 +142,33 @@ def poisson_event(
     return GaussianPrivacyEvent(
         noise_multiplier=noise_multiplier,
         sample_size=min(max(cohort, 1), population),
+        population_size=population,
+    )
+
+
+def fixed_size_event(
+    *, noise_multiplier: float, cohort_size: int, population: int
+) -> GaussianPrivacyEvent:
+    """Return the event of one Gaussian release over a cohort of fixed size.
+
+    **Privacy.** For neighbours that differ by one client more or less, and for neighbours in which
+    one client is exchanged for another. In either case a cohort with the client in question is,
+    without it, a cohort with somebody else in its place: the two sums are up to *twice* the clip
+    norm apart, and mixing over cohorts does not widen that. So the event has half of the noise
+    multiplier, and is charged without amplification.
+
+    Whoever only claims that a client's updates might as well have been zero, *with the same
+    cohorts*, may charge an event with the whole noise multiplier.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+    noise_multiplier = _validate.number("noise_multiplier", noise_multiplier, above=0.0)
+    population = _validate.integer("population", population, minimum=1)
+    return GaussianPrivacyEvent(
+        noise_multiplier=noise_multiplier / 2.0,
+        sample_size=_validate.integer("cohort_size", cohort_size, minimum=1, maximum=population),
         population_size=population,
     )

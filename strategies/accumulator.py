@@ -1,24 +1,72 @@
-"""Fold private updates into one clipped sum, then release it with noise."""
+"""Fold private updates into one clipped sum, then release it with noise.
+
+What a device sends and how the server folds it in are the two halves of one encoding. The
+server's half is an :class:`Accumulator`; :class:`ClippedSum` is that of a device that sends a
+whole model.
+"""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from flwr_sdp.arrays import norm
 from flwr_sdp.randomness import KeystreamGenerator
 from flwr_sdp.released import BATCH_NORM_STATISTICS, is_released
+
+# Coordinates handled at a time: small enough to stay in the cache, and to cost no memory.
+_CHUNK = 32_768
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """What leaves an accumulator: the model moved by the noised mean, and the mean's norm."""
+
+    arrays: ArrayRecord
+    mean_norm: float
+
+
+class Accumulator(Protocol):
+    """The server's half of an encoding: it takes replies one by one and gives out one release.
+
+    **Privacy.** Whatever a reply carries, adding it moves the sum that :meth:`release` noises by
+    at most the clip norm in the Euclidean norm. A reply that raises has moved nothing.
+    """
+
+    projected: int
+    """Replies that were longer than the clip norm."""
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates that are noised."""
+
+    @property
+    def kept_length(self) -> float:
+        """Length of the updates after projection, summed, over that before; 1 without updates."""
+
+    def add(self, reply: Mapping[str, Array]) -> None:
+        """Fold in one reply, or raise ``ValueError``."""
+
+    def release(
+        self, *, divisor: float, noise_std: float, learning_rate: float, rng: KeystreamGenerator
+    ) -> Release:
+        """Give out (sum + noise) / divisor, once."""
+
+    def like_model(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return `arrays` in the form of the model that was sent out."""
 
 
 class ClippedSum:
     """The sum of updates, each projected onto a ball; sensitivity `clip_norm` to one client.
 
-    Memory is one float64 vector and one update, whatever the number of replies.
+    Memory is one float64 vector and one reply, whatever the number of replies; nothing more is
+    needed to add the noise and to move the model.
 
     Parameters
     ----------
@@ -36,20 +84,33 @@ class ClippedSum:
         clip_norm: float,
         excluded: Iterable[str] = BATCH_NORM_STATISTICS,
     ) -> None:
-        self._model: dict[str, NDArray[Any]] = {
-            name: array.numpy() for name, array in model.items()
-        }
-        self._names = tuple(
-            name for name, array in self._model.items() if is_released(name, array.dtype, excluded)
-        )
+        patterns = tuple(excluded)
+        self._model: dict[str, Array] = dict(model.items())
+        self._sent: dict[str, NDArray[Any]] = {}
+        for name, array in self._model.items():
+            numbers = _read(name, array)
+            if is_released(name, numbers.dtype, patterns):
+                self._sent[name] = numbers
         self._clip_norm = clip_norm
-        self._sum = np.zeros(sum(self._model[name].size for name in self._names))
+        self._sums: dict[str, NDArray[np.float64]] | None = {
+            name: np.zeros(sent.size) for name, sent in self._sent.items()
+        }
+        self._chunk = np.empty(_CHUNK)
+        self._length_before = self._length_after = 0.0
         self.projected = 0
 
     @property
     def dim(self) -> int:
         """Number of coordinates of an update."""
-        return int(self._sum.size)
+        return sum(sent.size for sent in self._sent.values())
+
+    @property
+    def kept_length(self) -> float:
+        """Length of the updates after projection, summed, over that before; 1 without updates.
+
+        The projection shortens the mean of unbiased reports by about this factor.
+        """
+        return self._length_after / self._length_before if self._length_before > 0 else 1.0
 
     def add(self, reply: Mapping[str, Array]) -> None:
         """Fold in one replied model, as its projected difference from the model sent out.
@@ -60,81 +121,152 @@ class ClippedSum:
             If the keys or shapes are not the model's, or a number is not finite. Nothing has been
             added then.
         """
+        sums = self._unreleased()
         if set(reply) != set(self._model):
             raise ValueError("its arrays are not those of the model")
-        update = np.empty_like(self._sum)
-        start = 0
-        for name in self._names:
-            sent = self._model[name]
+        received: dict[str, NDArray[Any]] = {}
+        for name, sent in self._sent.items():
             array = _read(name, reply[name])
             if array.shape != sent.shape:
                 raise ValueError(f"array {name!r} has shape {array.shape}, not {sent.shape}")
             if not np.issubdtype(array.dtype, np.floating):
                 raise ValueError(f"array {name!r} has dtype {array.dtype}, not {sent.dtype}")
-            np.subtract(
-                array.ravel(), sent.ravel(), out=update[start : start + sent.size], dtype=np.float64
-            )
-            start += sent.size
-        length = norm(update)
-        if not math.isfinite(length):
-            raise ValueError("its update is not finite")
+            received[name] = array
+        # Two passes over the reply cost less than the memory of its difference in double precision.
+        square = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):  # it is refused, which says enough
+            for _, _, update in self._updates(received):
+                square += float(update @ update)
+        if not math.isfinite(square):
+            raise ValueError("its update is not finite, or too long to be measured")
+        length = math.sqrt(square)
+        factor = 1.0
         if length > self._clip_norm:
-            update *= self._clip_norm / length
+            factor = self._clip_norm / length
             # A report of the largest norm, rounded to float32, is not news.
             self.projected += length > self._clip_norm * (1.0 + 1e-4)
-        self._sum += update
+        for name, part, update in self._updates(received):
+            if factor != 1.0:
+                update *= factor
+            sums[name][part] += update
+        self._length_before += length
+        self._length_after += length * factor
 
-    def mean(
-        self, divisor: float, noise_std: float, rng: KeystreamGenerator
-    ) -> NDArray[np.float64]:
-        """Return (sum + noise) / divisor. The only way out, so that the noise cannot be forgotten.
+    def _updates(
+        self, received: Mapping[str, NDArray[Any]]
+    ) -> Iterator[tuple[str, slice, NDArray[np.float64]]]:
+        """Yield the difference from the model sent out, chunk by chunk, in the same memory."""
+        for name, array in received.items():
+            new, old = array.ravel(), self._sent[name].ravel()
+            for part in _parts(old.size):
+                update = self._chunk[: part.stop - part.start]
+                np.subtract(new[part], old[part], out=update, dtype=np.float64)
+                yield name, part, update
 
-        `noise_std` is the standard deviation of the noise on every coordinate of the sum.
+    def release(
+        self, *, divisor: float, noise_std: float, learning_rate: float, rng: KeystreamGenerator
+    ) -> Release:
+        """Return the model moved by ``learning_rate * (sum + noise) / divisor``; keys, dtypes kept.
+
+        The only way out, so that the noise cannot be forgotten, and passable once: a second
+        release of the same sum would have to be charged as a second one.
+
+        Parameters
+        ----------
+        divisor : float
+            What the sum is divided by.
+        noise_std : float
+            Standard deviation of the noise on every coordinate of the sum.
+        learning_rate : float
+            How far the model moves along the mean.
+        rng : KeystreamGenerator
+            Generator of the noise.
         """
-        mean: NDArray[np.float64] = self._sum
-        if noise_std > 0:
-            mean = np.empty_like(self._sum)
-            rng.fill_normal(mean)
-            mean *= noise_std
-            mean += self._sum
-        return mean / divisor
-
-    def moved(self, step: NDArray[np.float64]) -> ArrayRecord:
-        """Return the model moved by `step`; keys, shapes and dtypes kept."""
-        record: dict[str, Array] = {}
-        start = 0
+        sums, self._sums = self._unreleased(), None
+        square = 0.0
+        moved: dict[str, Array] = {}
         for name, array in self._model.items():
-            if name in self._names:
-                part = step[start : start + array.size].reshape(array.shape)
-                start += array.size
-                record[name] = Array(np.asarray(array + part, dtype=array.dtype))
-            else:
-                record[name] = Array(array)
-        return ArrayRecord(record)
+            if name not in sums:
+                moved[name] = array
+                continue
+            total = step = sums.pop(name)
+            sent = self._sent[name]
+            old, new = sent.ravel(), np.empty(sent.size, dtype=sent.dtype)
+            for part in _parts(total.size):
+                step = total[part]
+                if noise_std > 0:
+                    noise = self._chunk[: step.size]
+                    rng.fill_normal(noise)
+                    noise *= noise_std
+                    step += noise
+                step /= divisor
+                square += float(step @ step)
+                step *= learning_rate
+                np.add(old[part], step, out=new[part], casting="same_kind")
+            del total, step  # the sum of an array is gone before the next one is written
+            moved[name] = _serialised(new, sent.shape)
+        return Release(arrays=ArrayRecord(moved), mean_norm=math.sqrt(square))
 
     def like_model(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return `arrays` with the model's dtypes, and its integer and boolean arrays as they were.
+        """Return `arrays` with the model's dtypes, and its other arrays as they were.
 
         A server optimiser averages whatever it is given, counters and masks included.
         """
-        return ArrayRecord(
-            {
-                name: Array(
-                    np.asarray(arrays[name].numpy(), dtype=array.dtype)
-                    if name in self._names
-                    else array
-                )
-                for name, array in self._model.items()
-            }
-        )
+        restored: dict[str, Array] = {}
+        for name, array in self._model.items():
+            if name not in self._sent:
+                restored[name] = array
+            elif _read(name, arrays[name]).dtype == self._sent[name].dtype:
+                restored[name] = arrays[name]
+            else:
+                numbers = np.asarray(arrays[name].numpy(), dtype=self._sent[name].dtype)
+                restored[name] = Array(numbers)
+        return ArrayRecord(restored)
+
+    def _unreleased(self) -> dict[str, NDArray[np.float64]]:
+        if self._sums is None:
+            raise RuntimeError("the sum has been released: what comes now belongs to a new round")
+        return self._sums
+
+
+def _parts(size: int) -> Iterator[slice]:
+    for start in range(0, size, _CHUNK):
+        yield slice(start, min(start + _CHUNK, size))
+
+
+def _serialised(numbers: NDArray[Any], shape: tuple[int, ...]) -> Array:
+    """Return ``Array(numbers.reshape(shape))``, which would need two copies more on its way."""
+    header = io.BytesIO()
+    facts = {**np.lib.format.header_data_from_array_1_0(numbers), "shape": shape}
+    np.lib.format.write_array_header_1_0(header, facts)
+    data = b"".join((header.getvalue(), numbers.view(np.uint8).data))
+    return Array(str(numbers.dtype), shape, "numpy.ndarray", data)
 
 
 def _read(name: str, array: Array) -> NDArray[Any]:
-    """Return the numbers of a replied array; whatever is wrong with its bytes is a bad reply."""
+    """Return the numbers of an array; whatever is wrong with its bytes is a bad reply."""
     try:
-        numbers = array.numpy()
+        return _view(array)
     except Exception as error:
         raise ValueError(f"array {name!r} cannot be read ({type(error).__name__})") from error
-    if not isinstance(numbers, np.ndarray):
-        raise ValueError(f"array {name!r} is not an array but a {type(numbers).__name__}")
-    return numbers
+
+
+def _view(array: Array) -> NDArray[Any]:
+    """Return the numbers of an array where they lie; ``array.numpy()`` would copy them."""
+    if array.stype != "numpy.ndarray":
+        raise TypeError("not a serialised NumPy array")
+    file = io.BytesIO(array.data)
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(file)
+    else:
+        raise TypeError("not an array of plain numbers")
+    if dtype.hasobject:
+        raise TypeError("an array of objects")
+    count = math.prod(shape)
+    if count == 0:
+        return np.empty(shape, dtype=dtype)
+    numbers = np.frombuffer(array.data, dtype=dtype, count=count, offset=file.tell())
+    return numbers.reshape(shape, order="F" if is_fortran else "C")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any, TypeGuard
 
-import numpy as np
 from flwr.app import (
     ArrayRecord,
     ConfigRecord,
@@ -22,24 +25,34 @@ from flwr.serverapp import (
     NeighboringRelation,
     PrivacyAccountant,
     PrivacySpent,
-    SamplingMethod,
 )
 from flwr.serverapp.exception import PrivacyBudgetExhausted
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from flwr_sdp import _validate
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_generator
 from flwr_sdp.released import BATCH_NORM_STATISTICS, check_patterns
 from flwr_sdp.strategies._quiet import quiet
-from flwr_sdp.strategies.accountants import (
-    affordable_releases,
-    compose,
-    poisson_event,
-    poisson_rdp_accountant,
+from flwr_sdp.strategies.accountants import affordable_releases, compose
+from flwr_sdp.strategies.accumulator import Accumulator, ClippedSum
+from flwr_sdp.strategies.checkpoint import CheckpointError, Checkpoints, Snapshot
+from flwr_sdp.strategies.cohort import (
+    CohortGrid,
+    FixedSizeSampling,
+    PoissonSampling,
+    Sampling,
+    wait_for_nodes,
 )
-from flwr_sdp.strategies.accumulator import ClippedSum
-from flwr_sdp.strategies.cohort import CohortGrid, poisson_cohort, wait_for_nodes
+from flwr_sdp.strategies.continuation import Continuation, EvaluateFn
+from flwr_sdp.strategies.ledger import Ledger
+from flwr_sdp.strategies.optimizer_state import (
+    check_savable,
+    restore_state,
+    settings_of,
+    state_of,
+)
 from flwr_sdp.strategies.report import CentralGuarantee, LocalGuarantee, PrivacyReport
+from flwr_sdp.strategies.streaming import StreamingGrid, records_of
 
 # Flower's own logger, so that these lines appear among Flower's.
 _log = logging.getLogger("flwr")
@@ -53,7 +66,7 @@ _LOCAL_MARKS = ("ldp-epsilon-direction", "ldp-epsilon-magnitude")
 
 
 class ClipAndNoise(Strategy):
-    r"""Release every round as a clipped, noised sum over a Poisson cohort, and account for it.
+    r"""Release every round as a clipped, noised sum over a random cohort, and account for it.
 
     With the replies :math:`\Delta_i` of a cohort in which each of N clients is with probability q,
 
@@ -76,8 +89,13 @@ class ClipAndNoise(Strategy):
     noise_multiplier : float
         z, the standard deviation of the noise on the *sum*, in units of rho. 0 gives no central
         guarantee, and the report says so.
-    sampling_rate : float
-        q, in (0, 1].
+    sampling_rate : float, optional
+        q, in (0, 1]: each connected node is asked with this probability, on its own, and the round
+        is charged as a Poisson-sampled release. Give this or `cohort_size`.
+    cohort_size : int, optional
+        Ask exactly this many nodes, drawn without replacement. One client more or less exchanges a
+        member of the cohort, so that a round is charged as a release at sensitivity 2 rho, with
+        no amplification by sampling.
     server_learning_rate : float
         eta.
     require_local_dp : bool
@@ -85,8 +103,9 @@ class ClipAndNoise(Strategy):
         :class:`flwr_sdp.clients.SeparatedDPMod`. The mark is a protection against mistakes, not
         against a device that lies about itself.
     accountant : PrivacyAccountant, optional
-        Any accountant of Flower's protocol for Poisson sampling and add-or-remove-one neighbours.
-        By default Flower's ``RdpAccountant`` over the connected nodes (or `population`).
+        Any accountant of Flower's protocol for add-or-remove-one neighbours, and for Poisson
+        sampling or (with `cohort_size`) none. By default one over the connected nodes (or
+        `population`).
     max_epsilon : float, optional
         Stop, before the cohort is asked, when one more round would exceed it.
     seed : int, optional
@@ -99,7 +118,7 @@ class ClipAndNoise(Strategy):
         delta of the default accountant, by default the smaller of 1e-5 and 1 / (10 N). An
         accountant that is given brings its own.
     min_available_nodes : int
-        Wait for this many nodes before a round.
+        Wait for this many nodes (or `cohort_size`) before a round.
     node_timeout : float
         Seconds to wait for them before giving up.
     min_replies : int
@@ -110,8 +129,17 @@ class ClipAndNoise(Strategy):
     excluded : iterable of str
         Name patterns of floating-point arrays that are neither summed nor noised and stay as they
         are; by default the statistics of batch normalisation, as on the device.
-    rng : KeystreamGenerator, optional
-        Generator of the noise. By default a secure one; anything else voids the guarantee.
+    rng : KeystreamGenerator or callable, optional
+        Generator of the noise. By default a secure one; anything else voids the guarantee. A
+        function of the round, such as ``lambda r: seeded_generator(1, "noise", r)``, makes runs
+        repeatable, those included that were resumed from a checkpoint.
+    accumulator : callable
+        The server's half of what the devices send: given the model sent out, rho and `excluded`, it
+        returns an :class:`flwr_sdp.strategies.accumulator.Accumulator` for one round. By default
+        :class:`~flwr_sdp.strategies.accumulator.ClippedSum`, for devices that send a whole model.
+    checkpoints : Checkpoints, optional
+        Where to write the charge of every round before anyone is asked, and the model with all that
+        belongs to it before it is released. :meth:`resume` goes on from there.
 
     Attributes
     ----------
@@ -119,7 +147,10 @@ class ClipAndNoise(Strategy):
         The last model released: what there is when the budget ends the training.
     last_round : dict[str, int | float]
         The metrics of the last round: ``cohort``, ``replies``, ``failures``, ``refused``,
-        ``fraction-projected``, ``mean-norm``, ``noise-norm``, ``cdp-epsilon``, ``seconds``.
+        ``fraction-projected``, ``kept-length`` (of the updates, by the projection), ``mean-norm``
+        (of the noised mean), ``noise-norm`` (its expectation), ``signal-to-noise`` (an estimate
+        from these two), ``cdp-epsilon`` (so far), ``seconds``, ``peak-memory-mib`` (of the
+        process).
 
     Raises
     ------
@@ -149,7 +180,8 @@ class ClipAndNoise(Strategy):
         *,
         clip_norm: float,
         noise_multiplier: float,
-        sampling_rate: float,
+        sampling_rate: float | None = None,
+        cohort_size: int | None = None,
         server_learning_rate: float = 1.0,
         require_local_dp: bool = True,
         accountant: PrivacyAccountant | None = None,
@@ -161,7 +193,9 @@ class ClipAndNoise(Strategy):
         node_timeout: float = 600.0,
         min_replies: int = 0,
         excluded: Iterable[str] = BATCH_NORM_STATISTICS,
-        rng: KeystreamGenerator | None = None,
+        rng: KeystreamGenerator | Callable[[int], KeystreamGenerator] | None = None,
+        accumulator: Callable[[ArrayRecord, float, tuple[str, ...]], Accumulator] = ClippedSum,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy must be a flwr Strategy; got {strategy!r}")
@@ -175,7 +209,7 @@ class ClipAndNoise(Strategy):
             )
         if noise_multiplier > 0 and clip_norm == math.inf:
             raise ValueError("clip_norm must be finite when noise_multiplier is above 0; got inf")
-        _validate.number("sampling_rate", sampling_rate, above=0.0, maximum=1.0)
+        self.sampling = _sampling(sampling_rate, cohort_size)
         _validate.number("server_learning_rate", server_learning_rate, above=0.0)
         if max_epsilon is not None:
             _validate.number("max_epsilon", max_epsilon, above=0.0)
@@ -193,19 +227,29 @@ class ClipAndNoise(Strategy):
         _validate.integer("min_available_nodes", min_available_nodes, minimum=1)
         _validate.number("node_timeout", node_timeout, minimum=0.0)
         _validate.integer("min_replies", min_replies, minimum=0)
-        if rng is not None and not isinstance(rng, KeystreamGenerator):
-            raise ValueError(f"rng must be a KeystreamGenerator; got {rng!r}")
+        if rng is not None and not isinstance(rng, KeystreamGenerator) and not callable(rng):
+            raise ValueError(f"rng must be a KeystreamGenerator or make one; got {rng!r}")
+        if checkpoints is not None:
+            if not isinstance(checkpoints, Checkpoints):
+                raise ValueError(f"checkpoints must be Checkpoints; got {checkpoints!r}")
+            if isinstance(rng, KeystreamGenerator) and not rng.is_secure:
+                raise ValueError(
+                    "rng must be a function of the round when it is seeded and checkpoints are "
+                    "written: a stream cannot be taken up in its middle"
+                )
+            check_savable(strategy)
         if accountant is not None:
-            _check_accountant(accountant, population)
+            _check_accountant(accountant, population, self.sampling)
             if noise_multiplier == 0:
                 raise ValueError(
                     "noise_multiplier must be above 0 when an accountant is given; got 0"
                 )
             population = accountant.config.population_size
+        if population is not None and self.sampling.least_nodes > population:
+            raise ValueError(f"cohort_size must be <= population={population}; got {cohort_size}")
         self.strategy = strategy
         self.clip_norm = float(clip_norm)
         self.noise_multiplier = float(noise_multiplier)
-        self.sampling_rate = float(sampling_rate)
         self.server_learning_rate = float(server_learning_rate)
         self.require_local_dp = bool(require_local_dp)
         self.accountant = accountant
@@ -220,34 +264,116 @@ class ClipAndNoise(Strategy):
         self.last_round: dict[str, int | float] = {}
         self.last_arrays: ArrayRecord | None = None
         self._rng = rng
+        self._seeded_noise = isinstance(rng, KeystreamGenerator) and not rng.is_secure
+        self._accumulator = accumulator
+        self.checkpoints = checkpoints
+        self._strategy_settings = {} if checkpoints is None else settings_of(strategy)
+        self._ledger: Ledger | None = None
+        self._paid_round: int | None = None
         self._affordable = 0
         self._affordable_state: tuple[GaussianPrivacyEvent, float, int] | None = None
         self._rounds_asked = 0
         self._rounds_released = 0
         self._local: LocalGuarantee | None = None
+        self._used = self._projected = 0
+        self._kept = 0.0
         self._exceptions: dict[str, int] = {}
         self._model = ArrayRecord()
         self._cohort: list[int] = []
         self._asked_at = 0.0
+
+    # ------------------------------------------------------------------ run
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run the rounds, as ``flwr.serverapp.strategy.Strategy.start`` does.
+
+        Replies are folded in one by one as they arrive (:class:`StreamingGrid`), so that memory
+        stays that of a few models. A node that has not replied `timeout` seconds after the round
+        began is not waited for.
+
+        Raises
+        ------
+        CheckpointError
+            If the folder of the checkpoints holds a run.
+        """
+        if self.checkpoints is not None and self._ledger is None:
+            self.checkpoints.require_unused()
+        return super().start(
+            StreamingGrid(grid),
+            initial_arrays,
+            num_rounds,
+            timeout,
+            train_config,
+            evaluate_config,
+            evaluate_fn,
+        )
+
+    def resume(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Go on with the run in the checkpoints, to `num_rounds` rounds in all.
+
+        As :meth:`start`, with the same arguments as the run was started with. `evaluate_fn` is
+        called for the last finished round first. The results are those of the rounds run now.
+
+        Raises
+        ------
+        CheckpointError
+            As :meth:`restore` does.
+        """
+        arrays = self.restore(initial_arrays)
+        continuation = Continuation(self, self.rounds_done)
+        return continuation.run(
+            StreamingGrid(grid),
+            arrays,
+            num_rounds,
+            timeout,
+            train_config,
+            evaluate_config,
+            evaluate_fn,
+        )
 
     # ------------------------------------------------------------------ ask
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Check the budget, draw the cohort and ask it."""
-        node_ids = wait_for_nodes(grid, self.min_available_nodes, self.node_timeout)
+        least, setting = max(
+            (self.min_available_nodes, "min_available_nodes"),
+            (self.sampling.least_nodes, self.sampling.setting),
+        )
+        node_ids = wait_for_nodes(grid, least, self.node_timeout, setting)
         self._fix_population(len(node_ids))
-        self._check_budget()
-        cohort = poisson_cohort(node_ids, self.sampling_rate, self._cohort_rng(server_round))
+        self._open_ledger(server_round, arrays)
+        if not self._is_paid(server_round):
+            self._check_budget()
+        cohort = self.sampling.draw(node_ids, self._cohort_rng(server_round))
         _log.info(
-            "configure_train: Poisson cohort of %d of %d nodes (expected %.1f)",
+            "configure_train: %s cohort of %d of %d nodes (expected %.1f)",
+            self.sampling.name,
             len(cohort),
             len(node_ids),
             self.expected_cohort,
         )
         self._model, self._cohort, self._asked_at = arrays, cohort, time.monotonic()
-        self._rounds_asked += 1
         content, message_type = self._inner_request(server_round, arrays, config, grid, cohort)
+        self._rounds_asked += 1
+        self._write_charge(server_round)
         return [Message(content, node_id, message_type) for node_id in cohort]
 
     def _inner_request(
@@ -280,8 +406,10 @@ class ClipAndNoise(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Charge the round, then release the clipped and noised sum through the inner strategy."""
-        spent = self._charge()
-        total = ClippedSum(self._model, self.clip_norm, self.excluded)
+        rng = self._noise_rng(server_round)
+        self._require_written_charge(server_round)
+        spent = self._charge(server_round)
+        total = self._accumulator(self._model, self.clip_norm, self.excluded)
         used = failed = refused = 0
         awaited = set(self._cohort)
         for reply in replies:
@@ -300,6 +428,10 @@ class ClipAndNoise(Strategy):
                 self._note(f"a reply was refused: {error}")
             else:
                 used += 1
+            del reply  # or it would stay in memory until the next one has arrived
+        self._used += used
+        self._projected += total.projected
+        self._kept += used * total.kept_length
         released = used >= self.min_replies
         metrics: dict[str, int | float] = {
             "cohort": len(self._cohort),
@@ -307,15 +439,26 @@ class ClipAndNoise(Strategy):
             "failures": failed,
             "refused": refused,
             "fraction-projected": total.projected / used if used else 0.0,
+            "kept-length": total.kept_length,
         }
         arrays: ArrayRecord | None = None
         if released:
             noise_std = self.noise_multiplier * self.clip_norm if self.noise_multiplier else 0.0
-            mean = total.mean(self.expected_cohort, noise_std, self._rng or secure_generator())
-            metrics["mean-norm"] = float(np.linalg.norm(mean))
-            metrics["noise-norm"] = noise_std * math.sqrt(total.dim) / self.expected_cohort
-            arrays, inner_metrics = self._optimise(server_round, total, mean)
-            self.last_arrays = arrays
+            release = total.release(
+                divisor=self.expected_cohort,
+                noise_std=noise_std,
+                learning_rate=self.server_learning_rate,
+                rng=rng,
+            )
+            noise_norm = noise_std * math.sqrt(total.dim) / self.expected_cohort
+            metrics["mean-norm"] = release.mean_norm
+            metrics["noise-norm"] = noise_norm
+            if noise_norm > 0:
+                metrics["signal-to-noise"] = _signal_to_noise(release.mean_norm, noise_norm)
+            arrays, inner_metrics = self._optimise(server_round, total, release.arrays)
+            # The inner strategy has looked at them through such views as `records_of` avoids.
+            del release
+            gc.collect(1)
             metrics.update(inner_metrics)
             self._rounds_released += 1
         else:
@@ -331,7 +474,12 @@ class ClipAndNoise(Strategy):
         if spent is not None:
             metrics["cdp-epsilon"] = spent.epsilon
         metrics["seconds"] = time.monotonic() - self._asked_at
+        metrics.update(_peak_memory())
         self.last_round = dict(metrics)
+        # Whatever fails from here on has released nothing: the model leaves with the return.
+        self._save(server_round, self._model if arrays is None else arrays)
+        if arrays is not None:
+            self.last_arrays = arrays
         _log.info(
             "aggregate_train: %d replies used, %d failed, %d refused, %d projected%s",
             used,
@@ -342,8 +490,8 @@ class ClipAndNoise(Strategy):
         )
         return arrays, MetricRecord(dict(metrics))
 
-    def _add(self, total: ClippedSum, content: RecordDict) -> None:
-        records = list(content.array_records.values())
+    def _add(self, total: Accumulator, content: RecordDict) -> None:
+        records = records_of(content, ArrayRecord)
         if len(records) != 1:
             raise ValueError(f"it carries {len(records)} ArrayRecords, not 1")
         marks = _local_marks(content)
@@ -358,16 +506,21 @@ class ClipAndNoise(Strategy):
             self._local = marks if self._local is None else self._local.widened(marks)
 
     def _optimise(
-        self, server_round: int, total: ClippedSum, mean: np.ndarray
+        self, server_round: int, total: Accumulator, moved: ArrayRecord
     ) -> tuple[ArrayRecord, dict[str, int | float]]:
-        """Hand the private mean to the inner strategy, as the reply of one client."""
-        moved = total.moved(self.server_learning_rate * mean)
+        """Hand the model moved by the private mean to the inner strategy, as one client's reply."""
         weight_key = getattr(self.strategy, "weighted_by_key", "num-examples")
         arrays_key = getattr(self.strategy, "arrayrecord_key", "arrays")
         content = RecordDict({arrays_key: moved, "metrics": MetricRecord({weight_key: 1})})
         reply = Message(content, 0, MessageType.TRAIN)
-        with quiet("flwr", logging.WARNING):  # it sees one reply for the whole cohort
-            arrays, metrics = self.strategy.aggregate_train(server_round, [reply])
+        arrays: ArrayRecord | None
+        metrics: MetricRecord | None
+        if _averages(self.strategy):  # the average of one is that one, without four copies of it
+            arrays = moved
+            metrics = self.strategy.train_metrics_aggr_fn([content], weight_key)
+        else:
+            with quiet("flwr", logging.WARNING):  # it sees one reply for the whole cohort
+                arrays, metrics = self.strategy.aggregate_train(server_round, [reply])
         if arrays is None:
             raise ValueError(
                 f"strategy must aggregate a single reply; {type(self.strategy).__name__} did not"
@@ -380,10 +533,15 @@ class ClipAndNoise(Strategy):
     # ------------------------------------------------------------------ account
     @property
     def expected_cohort(self) -> float:
-        """Expected number of clients in a round, q N: the divisor of the sum."""
+        """Expected number of clients in a round, q N or the cohort size: the divisor of the sum."""
         if self.population is None:
             raise ValueError("population is not known before the first round")
-        return self.sampling_rate * self.population
+        return self.sampling.expected_cohort(self.population)
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds whose result has been saved; 0 without checkpoints."""
+        return 0 if self._ledger is None else self._ledger.completed_round
 
     def privacy_spent(self) -> PrivacySpent | None:
         """Return what has been charged so far, or None if nothing was.
@@ -402,12 +560,18 @@ class ClipAndNoise(Strategy):
                 f"the cohorts were drawn from seed {self.seed}: amplification by sampling holds "
                 "only against whoever does not know it"
             )
-        if self._rng is not None and not self._rng.is_secure:
+        if self._seeded_noise:
             exceptions.append("the noise came from a seeded generator: no central guarantee holds")
         if self.min_replies:
             exceptions.append(
                 f"min_replies={self.min_replies}: whether a round was skipped shows in the model "
                 "and no noise covers it: no central guarantee is claimed"
+            )
+        if self._projected:
+            exceptions.append(
+                f"{self._projected / self._used:.1%} of the replies were longer than "
+                f"clip_norm={self.clip_norm:g}: shortening them left {self._kept / self._used:.3f} "
+                "of their length and biases the mean by about that factor"
             )
         spent = self.privacy_spent()
         central = None
@@ -419,8 +583,9 @@ class ClipAndNoise(Strategy):
                 accountant=spent.accounting_method,
                 noise_multiplier=self.noise_multiplier,
                 clip_norm=self.clip_norm,
-                sampling_rate=self.sampling_rate,
+                sampling_rate=self.expected_cohort / int(self.population or 1),
                 population=int(self.population or 0),
+                sampling=self.sampling.name,
             )
         unprotected = any("without local privacy" in text for text in self._exceptions)
         return PrivacyReport(
@@ -434,14 +599,10 @@ class ClipAndNoise(Strategy):
     @property
     def _claims_central(self) -> bool:
         """Whether what was charged is a guarantee; :meth:`report` says why if not."""
-        return not self.min_replies and (self._rng is None or self._rng.is_secure)
+        return not self.min_replies and not self._seeded_noise
 
     def _event(self) -> GaussianPrivacyEvent:
-        return poisson_event(
-            noise_multiplier=self.noise_multiplier,
-            sampling_rate=self.sampling_rate,
-            population=int(self.population or 0),
-        )
+        return self.sampling.event(self.noise_multiplier, int(self.population or 0))
 
     def _fix_population(self, connected: int) -> None:
         if self.population is None:
@@ -458,7 +619,7 @@ class ClipAndNoise(Strategy):
                 self.population,
             )
         if self.accountant is None and self.noise_multiplier > 0:
-            self.accountant = poisson_rdp_accountant(
+            self.accountant = self.sampling.accountant(
                 population=self.population,
                 delta=self.delta or min(1e-5, 0.1 / self.population),
                 max_epsilon=self.max_epsilon,
@@ -485,16 +646,168 @@ class ClipAndNoise(Strategy):
         self._affordable -= 1
         self._affordable_state = (state[0], limit, self.accountant.num_releases + 1)
 
-    def _charge(self) -> PrivacySpent | None:
+    def _charge(self, server_round: int) -> PrivacySpent | None:
         if self.accountant is None:
             return None
-        compose(self.accountant, self._event())
+        if not self._is_paid(server_round):
+            compose(self.accountant, self._event())
+        self._paid_round = None
         return self.accountant.get_privacy_spent()
+
+    def _is_paid(self, server_round: int) -> bool:
+        """Whether the charge of a round that was broken off is there for its repetition."""
+        return self._paid_round == server_round
 
     def _cohort_rng(self, server_round: int) -> KeystreamGenerator:
         if self.seed is None:
             return secure_generator()
         return seeded_generator(self.seed, "cohort", server_round)
+
+    def _noise_rng(self, server_round: int) -> KeystreamGenerator:
+        rng = self._rng
+        if rng is None:
+            return secure_generator()
+        if not isinstance(rng, KeystreamGenerator):
+            rng = rng(server_round)
+            if not isinstance(rng, KeystreamGenerator):
+                raise ValueError(f"rng must make a KeystreamGenerator; it made {rng!r}")
+            self._seeded_noise |= not rng.is_secure
+        return rng
+
+    # ------------------------------------------------------------------ outlive the process
+    def restore(self, initial_arrays: ArrayRecord) -> ArrayRecord:
+        """Take up the run in the checkpoints where it ended, and return its model.
+
+        For training loops of one's own; :meth:`resume` does this and runs the rounds. The charge
+        of a round that was under way stays charged, and is that of its repetition: its result was
+        not saved, and so has not been released.
+
+        Parameters
+        ----------
+        initial_arrays : ArrayRecord
+            The model the run began with, or one of the same arrays.
+
+        Raises
+        ------
+        CheckpointError
+            If there is no run, no ledger, a damaged file, or another configuration, which is named.
+        ValueError
+            If this strategy or its accountant has been used before.
+        """
+        if self.checkpoints is None:
+            raise ValueError("checkpoints must be given to resume a run; got None")
+        accountant = self.accountant
+        if self._rounds_asked or (accountant is not None and accountant.num_releases):
+            raise ValueError(
+                "a run can be resumed by a new strategy with a new accountant only: the ledger "
+                "would be charged on top of what is there"
+            )
+        ledger, snapshot = self.checkpoints.load()
+        population = ledger.settings.get("population")
+        if self.population is None and isinstance(population, int):
+            self.population = population
+        _compare(self._settings(initial_arrays), ledger.settings)
+        self._fix_population(0)
+        if self.accountant is not None:
+            for event, count in ledger.charges:
+                compose(self.accountant, event, count)
+        done = snapshot.server_round
+        if ledger.covers(done + 1):
+            self._paid_round = done + 1
+        else:
+            ledger = ledger.rewound(done)
+        self._ledger = ledger
+        restore_state(self.strategy, snapshot.optimizer)
+        facts = snapshot.facts
+        self._rounds_asked = ledger.rounds_asked
+        self._rounds_released = facts["rounds_released"]
+        self._used, self._projected, self._kept = facts["replies"]
+        self._local = None if facts["local"] is None else LocalGuarantee(**facts["local"])
+        self._exceptions = dict(facts["exceptions"])
+        self._seeded_noise |= facts["seeded_noise"]
+        self.last_round = dict(facts["last_round"])
+        self.last_arrays = snapshot.model
+        _log.info(
+            "resumed after round %d: %d rounds asked, %d releases charged",
+            done,
+            ledger.rounds_asked,
+            ledger.num_charges,
+        )
+        return snapshot.model
+
+    def _settings(self, arrays: ArrayRecord) -> dict[str, Any]:
+        """Return what a checkpoint has to have been made with, JSON-ready."""
+        return {
+            "clip_norm": "inf" if self.clip_norm == math.inf else self.clip_norm,
+            "noise_multiplier": self.noise_multiplier,
+            **asdict(self.sampling),
+            "population": self.population,
+            "seed": self.seed,
+            "min_replies": self.min_replies,
+            "excluded": list(self.excluded),
+            "strategy": type(self.strategy).__qualname__,
+            "strategy_settings": self._strategy_settings,
+            "arrays": {name: [array.dtype, list(array.shape)] for name, array in arrays.items()},
+        }
+
+    def _open_ledger(self, server_round: int, arrays: ArrayRecord) -> None:
+        if self.checkpoints is None:
+            return
+        if self._ledger is None:
+            if self.accountant is not None and self.accountant.num_releases:
+                raise ValueError(
+                    "accountant must be new when checkpoints are written, or the ledger would not "
+                    f"have all its charges; got one with {self.accountant.num_releases} releases"
+                )
+            self._ledger = Ledger(settings=self._settings(arrays))
+            self.checkpoints.begin(self._snapshot(0, arrays))
+        if server_round != self._ledger.completed_round + 1:
+            raise ValueError(
+                f"server_round must be {self._ledger.completed_round + 1}, the next after the last "
+                f"checkpoint; got {server_round} (strategy.resume numbers the rounds)"
+            )
+
+    def _write_charge(self, server_round: int) -> None:
+        """Put the charge of a round on disk; only then may anyone be asked."""
+        if self.checkpoints is None or self._ledger is None:
+            return
+        event = None if self.accountant is None else self._event()
+        self._ledger = self._ledger.charged(server_round, event)
+        self.checkpoints.write_ledger(self._ledger)
+
+    def _require_written_charge(self, server_round: int) -> None:
+        ledger = self._ledger
+        if self.checkpoints is not None and (ledger is None or not ledger.covers(server_round)):
+            raise ValueError(
+                f"server_round must have been configured, and so charged, before its replies are "
+                f"aggregated, and once for each time; got {server_round}"
+            )
+
+    def _save(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Put the result of a round on disk; only then may anyone see it."""
+        if self.checkpoints is None or self._ledger is None:
+            return
+        self._ledger = self._ledger.completed(server_round)
+        self.checkpoints.save(self._snapshot(server_round, arrays))
+        self.checkpoints.write_ledger(self._ledger)
+
+    def _snapshot(self, server_round: int, arrays: ArrayRecord) -> Snapshot:
+        if self._ledger is None:
+            raise RuntimeError("no ledger has been opened")
+        return Snapshot(
+            server_round=server_round,
+            model=arrays,
+            optimizer=state_of(self.strategy),
+            facts={
+                "rounds_released": self._rounds_released,
+                "replies": [self._used, self._projected, self._kept],
+                "local": None if self._local is None else asdict(self._local),
+                "exceptions": self._exceptions,
+                "seeded_noise": self._seeded_noise,
+                "last_round": self.last_round,
+            },
+            ledger=self._ledger,
+        )
 
     def _note(self, exception: str) -> None:
         """Remember an exception to the rule for the report; repeats are counted, not listed."""
@@ -521,20 +834,37 @@ class ClipAndNoise(Strategy):
         _log.info("\t├──> ClipAndNoise settings:")
         _log.info("\t│\t├── Clip norm: %g", self.clip_norm)
         _log.info("\t│\t├── Noise multiplier: %g", self.noise_multiplier)
-        _log.info("\t│\t├── Poisson sampling rate: %g", self.sampling_rate)
+        _log.info("\t│\t├── Sampling: %s", self.sampling)
         _log.info("\t│\t├── Server learning rate: %g", self.server_learning_rate)
         _log.info("\t│\t└── Local privacy required: %s", self.require_local_dp)
         self.strategy.summary()
 
 
-def _check_accountant(accountant: PrivacyAccountant, population: int | None) -> None:
+def _sampling(sampling_rate: float | None, cohort_size: int | None) -> Sampling:
+    if cohort_size is None:
+        if sampling_rate is None:
+            raise ValueError("sampling_rate must be a number in (0, 1], or cohort_size; got None")
+        rate = _validate.number("sampling_rate", sampling_rate, above=0.0, maximum=1.0)
+        return PoissonSampling(sampling_rate=rate)
+    if sampling_rate is not None:
+        raise ValueError(
+            "cohort_size must be left out when sampling_rate is given, or the other way round; got "
+            f"{cohort_size!r} and {sampling_rate!r}"
+        )
+    return FixedSizeSampling(cohort_size=_validate.integer("cohort_size", cohort_size, minimum=1))
+
+
+def _check_accountant(
+    accountant: PrivacyAccountant, population: int | None, sampling: Sampling
+) -> None:
     config = accountant.config
-    if config.sampling_method is not SamplingMethod.POISSON or (
+    if config.sampling_method is not sampling.method or (
         config.neighboring_relation is not NeighboringRelation.ADD_OR_REMOVE_ONE
     ):
         raise ValueError(
-            "accountant must assume Poisson sampling and add-or-remove-one neighbours, which is "
-            f"what is run; got {config.sampling_method.value}, {config.neighboring_relation.value}"
+            f"accountant must assume {sampling.method.value} sampling and add-or-remove-one "
+            f"neighbours, which is what {sampling.name} cohorts are; got "
+            f"{config.sampling_method.value}, {config.neighboring_relation.value}"
         )
     if population is not None and population != config.population_size:
         raise ValueError(
@@ -542,15 +872,54 @@ def _check_accountant(accountant: PrivacyAccountant, population: int | None) -> 
         )
 
 
+def _compare(here: dict[str, Any], there: dict[str, Any]) -> None:
+    """Raise :class:`CheckpointError` naming the first setting that differs."""
+    for field in sorted({*here, *there}):
+        ours, theirs = here.get(field), there.get(field)
+        if ours == theirs:
+            continue
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            field = f"{field}: {min(k for k in {*ours, *theirs} if ours.get(k) != theirs.get(k))}"
+            name = field.split(": ")[1]
+            ours, theirs = ours.get(name), theirs.get(name)
+        raise CheckpointError(
+            f"{field} must be as in the run that is resumed, {theirs!r}; got {ours!r}: resume with "
+            "the same settings, or start a new run in another directory"
+        )
+
+
+def _signal_to_noise(mean_norm: float, noise_norm: float) -> float:
+    """Estimate the norm of the mean without its noise, over the norm of the noise.
+
+    The noise is independent of the signal, so the squares of their norms add up, in expectation.
+    """
+    return math.sqrt(max(mean_norm**2 - noise_norm**2, 0.0)) / noise_norm
+
+
+def _peak_memory() -> dict[str, float]:
+    """Return the largest memory the process has had, where the system tells."""
+    try:
+        import resource
+    except ImportError:
+        return {}
+    unit = 1 if sys.platform == "darwin" else 2**10  # bytes there, kibibytes elsewhere
+    return {"peak-memory-mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20}
+
+
+def _averages(strategy: Strategy) -> TypeGuard[FedAvg]:
+    """Return whether a strategy does nothing but average, as FedAvg and FedProx do."""
+    return type(strategy).aggregate_train is FedAvg.aggregate_train
+
+
 def _plain_metrics(content: RecordDict) -> set[str]:
     """Return the names of the metrics in a reply that no mechanism has privatized."""
-    names = {name for record in content.metric_records.values() for name in record}
+    names = {name for record in records_of(content, MetricRecord) for name in record}
     return {name for name in names if name != "num-examples" and not name.startswith("ldp-")}
 
 
 def _local_marks(content: RecordDict) -> LocalGuarantee | None:
     """Return the local guarantee that a reply declares, or None."""
-    for record in content.metric_records.values():
+    for record in records_of(content, MetricRecord):
         values = [record.get(name) for name in _LOCAL_MARKS]
         if all(isinstance(value, float) and 0 < value < math.inf for value in values):
             direction, magnitude = (float(value) for value in values if isinstance(value, float))

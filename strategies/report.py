@@ -49,6 +49,7 @@ class CentralGuarantee:
     clip_norm: float
     sampling_rate: float
     population: int
+    sampling: str = "poisson"
 
     def projected(
         self, *, population: int, noise_multiplier: float, delta: float
@@ -57,7 +58,8 @@ class CentralGuarantee:
 
         The paper's way of reporting: the noise on the *average* stays as it was in the run, and the
         cohort grows until that noise is `noise_multiplier` times the clip norm on the sum. The
-        figure is projected, not run: report it as such.
+        figure is projected, not run: report it as such. Its cohorts are Poisson draws, whatever
+        those of the run were.
         """
         noise_on_average = self.noise_multiplier / (self.sampling_rate * self.population)
         cohort = noise_multiplier / noise_on_average
@@ -81,6 +83,7 @@ class CentralGuarantee:
             noise_multiplier=noise_multiplier,
             sampling_rate=event.sample_size / population,
             population=population,
+            sampling="poisson",
         )
 
 
@@ -223,15 +226,18 @@ def _central_dict(guarantee: CentralGuarantee) -> dict[str, Any]:
     return {
         "against": "whoever sees the models",
         "adjacency": "add or remove one client",
-        "sampling": "poisson",
         **asdict(guarantee),
     }
 
 
 def _central_lines(status: str, guarantee: CentralGuarantee) -> list[str]:
+    cohorts = f"rate {guarantee.sampling_rate:g}"
+    if guarantee.sampling != "poisson":
+        size = guarantee.sampling_rate * guarantee.population
+        cohorts = f"{guarantee.sampling} cohorts of {size:g}"
     return [
         f"           {status}  epsilon {guarantee.epsilon:.4g} at delta {guarantee.delta:g}, "
         f"population {guarantee.population:,}",
-        f"                      {guarantee.releases} releases, rate {guarantee.sampling_rate:g}, "
+        f"                      {guarantee.releases} releases, {cohorts}, "
         f"noise multiplier {guarantee.noise_multiplier:.4g} ({guarantee.accountant})",
     ]

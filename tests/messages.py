@@ -162,6 +162,7 @@ class FakeGrid(Grid):
         self.node_ids = list(node_ids)
         self.answer = answer
         self.sent: list[Message] = []
+        self.waiting: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
@@ -177,19 +178,30 @@ class FakeGrid(Grid):
         return list(self.node_ids)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
+        message_ids = []
+        for message in messages:
+            self.sent.append(message)
+            message_ids.append(f"message-{len(self.sent)}")
+            message.metadata.__dict__["_message_id"] = message_ids[-1]
+            self.waiting[message_ids[-1]] = message
+        return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
+        """Answer what is asked for; a node without an answer is asked again with every pull."""
+        replies = []
+        for message_id in message_ids:
+            reply = None if self.answer is None else self.answer(self.waiting[message_id])
+            if reply is not None:
+                del self.waiting[message_id]
+                replies.append(reply)
+        return replies
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
+        """Answer at once; who has no answer is not waited for."""
         for message in messages:
-            self.sent.append(message)
-            reply = None if self.answer is None else self.answer(message)
-            if reply is not None:
-                yield reply
+            yield from self.pull_messages(self.push_messages([message]))
 
 
 # ------------------------------------------------------------------ run configs

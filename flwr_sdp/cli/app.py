@@ -42,6 +42,12 @@ def simulate(
     baseline: Annotated[
         bool, typer.Option(help="Also train without privacy, on the same seeds, and compare.")
     ] = True,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Go on with the run whose results are in DIR, from its checkpoints."
+        ),
+    ] = None,
 ) -> None:
     """Simulate private federated training on Ray, follow it, and leave the results in a folder.
 
@@ -57,5 +63,6 @@ def simulate(
         output=output,
         num_cpus=num_cpus,
         num_gpus=num_gpus,
+        resume=resume,
     )
     raise typer.Exit(simulation.run(with_baseline=baseline))

@@ -27,6 +27,9 @@ from flwr_sdp.cli.superlink import LocalSuperLink
 _COMPLETED = "finished:completed"
 # Set by the launcher itself; an app without them cannot be followed.
 _OWN_KEYS = ("baseline", "output-dir")
+_RESUME_KEY = "resume"
+# What may differ from the run that is resumed; everything else would make it another run.
+_MAY_CHANGE = ("num-server-rounds", "sdp-max-epsilon", "fail-fast", "checkpoint-keep")
 # A log line from which on the reader wants to see everything.
 _TROUBLE = re.compile(r"no reply leaves this device|Traceback \(most recent|\bERROR\b")
 _MAX_ECHOED_LINES = 120
@@ -42,6 +45,7 @@ class Simulation:
     run_dir: Path
     num_cpus: int
     num_gpus: float
+    resume: bool
 
     @classmethod
     def prepare(
@@ -53,8 +57,9 @@ class Simulation:
         output: Path,
         num_cpus: int,
         num_gpus: float,
+        resume: Path | None = None,
     ) -> Simulation:
-        """Check the call and create the folder of the run.
+        """Check the call and create the folder of the run, or take up the one to resume.
 
         Raises
         ------
@@ -78,9 +83,16 @@ class Simulation:
                 f"the app at {root} has no {missing[0]!r} in [tool.flwr.app.config]: the launcher "
                 "sets baseline and output-dir, and follows output-dir/metrics.csv"
             )
-        taken = sorted(set(changes) & set(_OWN_KEYS))
+        if resume is not None and _RESUME_KEY not in defaults:
+            raise CommandError(
+                f"the app at {root} has no {_RESUME_KEY!r} in [tool.flwr.app.config]: it cannot be "
+                "resumed"
+            )
+        taken = sorted(set(changes) & {*_OWN_KEYS, _RESUME_KEY})
         if taken:
-            raise CommandError(f"{taken[0]} is set by the launcher: leave it out (--no-baseline)")
+            raise CommandError(
+                f"{taken[0]} is set by the launcher: leave it out (--no-baseline, --resume)"
+            )
         unknown = sorted(set(changes) - set(defaults))
         if unknown:
             raise CommandError(
@@ -88,21 +100,20 @@ class Simulation:
             )
         for value in changes.values():
             _toml_value(value)  # before anything is created
-        run_dir = output.resolve() / config_file.stem / time.strftime("%Y%m%d-%H%M%S")
-        for attempt in range(1, 1000):
-            try:
-                run_dir.mkdir(parents=True)
-                break
-            except FileExistsError:
-                run_dir = run_dir.with_name(f"{run_dir.name.split('_')[0]}_{attempt}")
+        config = {**defaults, **changes}
+        settings = {k: v for k, v in config.items() if k not in {*_OWN_KEYS, _RESUME_KEY}}
+        if resume is None:
+            run_dir = _new_folder(output.resolve() / config_file.stem)
+        else:
+            run_dir = _folder_to_resume(resume.resolve(), settings)
         simulation = cls(
             app_dir=root,
-            config={**defaults, **changes},
+            config=config,
             run_dir=run_dir,
             num_cpus=num_cpus,
             num_gpus=num_gpus,
+            resume=resume is not None,
         )
-        settings = {k: v for k, v in simulation.config.items() if k not in _OWN_KEYS}
         (run_dir / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
         return simulation
 
@@ -121,6 +132,8 @@ class Simulation:
         """Submit one run and follow it to its end; return whether it completed."""
         name = "baseline" if baseline else "private"
         config = {**self.config, "baseline": baseline, "output-dir": str(self.run_dir)}
+        if self.resume:
+            config[_RESUME_KEY] = not baseline
         answer = superlink.flwr(
             "run",
             str(self.app_dir),
@@ -213,7 +226,7 @@ class _LogReader:
 
     def _read(self) -> None:
         assert self._stream.stdout is not None  # noqa: S101 - it was opened with a pipe
-        with self.path.open("w", encoding="utf-8") as file:
+        with self.path.open("a", encoding="utf-8") as file:  # of a resumed run, it is the rest
             for line in self._stream.stdout:
                 file.write(line)
                 file.flush()
@@ -259,6 +272,32 @@ def _extract_report(log: str) -> str:
             break
         report.append(line)
     return "\n".join(report)
+
+
+def _new_folder(parent: Path) -> Path:
+    """Create the folder of a run, named by the time."""
+    run_dir = parent / time.strftime("%Y%m%d-%H%M%S")
+    for attempt in range(1, 1000):
+        try:
+            run_dir.mkdir(parents=True)
+            break
+        except FileExistsError:
+            run_dir = run_dir.with_name(f"{run_dir.name.split('_')[0]}_{attempt}")
+    return run_dir
+
+
+def _folder_to_resume(run_dir: Path, settings: dict[str, Any]) -> Path:
+    """Return the folder of the run to resume, if it is one and was run with these settings."""
+    if not (run_dir / "checkpoints").is_dir():
+        raise CommandError(f"{run_dir} has no checkpoints: pass the folder that a run printed")
+    before = _read_toml(run_dir / "config.toml")
+    for key in sorted({*settings, *before} - {*_MAY_CHANGE}):
+        if settings.get(key) != before.get(key):
+            raise CommandError(
+                f"{key} was {before.get(key)!r} in the run in {run_dir}, and is "
+                f"{settings.get(key)!r} here: a run is resumed with its own settings"
+            )
+    return run_dir
 
 
 def _find_app(start: Path, *, above: bool) -> Path:

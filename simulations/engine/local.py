@@ -36,7 +36,7 @@ class LocalGrid(Grid):
         self, client_app: ClientApp, num_nodes: int, run_config: Mapping[str, Any]
     ) -> None:
         self._app = client_app
-        self._replies: dict[str, Message] = {}
+        self._requests: dict[str, Message] = {}
         self._contexts = {
             partition + 1: Context(
                 run_id=1,
@@ -73,19 +73,23 @@ class LocalGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Run each message at its node and keep the reply."""
+        """Take messages to their nodes, which run them when the replies are pulled."""
         message_ids = []
         for message in messages:
             message_id = str(uuid4())
             message.metadata.__dict__["_message_id"] = message_id
-            # A copy, as over a network: what a client does to its message stays with the client.
-            self._replies[message_id] = self._run_node(deepcopy(message))
+            self._requests[message_id] = message
             message_ids.append(message_id)
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies that have not been pulled yet."""
-        return [self._replies.pop(key) for key in message_ids if key in self._replies]
+        """Run the messages that have not been answered yet at their nodes; return the replies."""
+        # Copies, as over a network: what a client does to its message stays with the client.
+        return [
+            self._run_node(deepcopy(self._requests.pop(message_id)))
+            for message_id in message_ids
+            if message_id in self._requests
+        ]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_sdp.strategies.cohort import wait_for_nodes
+from flwr_sdp.strategies.grid_view import GridView
 
 _PULL_INTERVAL = 0.02
 
 
-class PartitionGrid(Grid):
+class PartitionGrid(GridView):
     """A grid that lists its nodes by partition, so that a seeded cohort is the same in every run.
 
     Flower draws node ids at random for each run; the partition of a node is what stays.
@@ -39,7 +39,7 @@ class PartitionGrid(Grid):
     def __init__(self, grid: Grid, num_clients: int, timeout: float = 600.0) -> None:
         if hasattr(grid, "pull_interval"):
             grid.pull_interval = _PULL_INTERVAL  # Flower's 0.1 s is felt in short rounds
-        self._grid = grid
+        super().__init__(grid)
         try:
             node_ids = wait_for_nodes(grid, num_clients, timeout=min(timeout, 15.0))
         except TimeoutError:
@@ -71,37 +71,3 @@ class PartitionGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Return the nodes, in the order of their partitions."""
         return list(self._node_ids)
-
-    @property
-    def run(self) -> Any:
-        """Return the run."""
-        return self._grid.run
-
-    def set_run(self, run: Any) -> None:
-        """Set the run."""
-        self._grid.set_run(run)
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message (deprecated in Flower)."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pull replies."""
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Push messages and wait for the replies."""
-        return self._grid.send_and_receive(messages, timeout=timeout)

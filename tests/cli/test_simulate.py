@@ -44,6 +44,8 @@ def simulate(*arguments, env=None, timeout=300):
         ([DIGITS, "--set", "seed"], "--set wants KEY=VALUE; got 'seed'"),
         ([DIGITS, "--app", ROOT / "simulations"], "no Flower app at"),
         ([DIGITS, "--set", "baseline=true"], "baseline is set by the launcher"),
+        ([DIGITS, "--set", "resume=true"], "resume is set by the launcher"),
+        ([DIGITS, "--resume", ROOT / "docs"], "docs has no checkpoints"),
         ([DIGITS, "--set", "sdp-clip-norm=inf"], "must be text, a finite number, true or false"),
         ([DIGITS, "--set", "seed=2026-01-01"], "must be text, a finite number, true or false"),
     ],
@@ -63,6 +65,18 @@ def test_invalid_toml_is_named(tmp_path):
     done = simulate(config)
     assert done.returncode == 2
     assert f"{config} is not valid TOML" in done.stderr
+
+
+def test_other_settings_than_those_of_the_resumed_run_are_named(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    done = simulate(DIGITS, "--output", tmp_path, "--resume", tmp_path)
+    assert done.returncode == 2
+    assert f"cannot read {tmp_path / 'config.toml'}" in done.stderr
+    (tmp_path / "config.toml").write_text("checkpoint-keep = 9\n")
+    done = simulate(DIGITS, "--resume", tmp_path)
+    assert done.returncode == 2
+    assert "local-steps was None in the run in" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "config.toml"]
 
 
 def test_a_superlink_that_is_interrupted_while_it_starts_is_stopped(tmp_path, monkeypatch):
@@ -145,6 +159,23 @@ def test_a_run_leaves_its_results_and_no_other_superlink_is_touched(tmp_path):
     assert "num-server-rounds = 4" in (run_dir / "config.toml").read_text()
     assert (run_dir / "report.txt").read_text() in done.stdout + "\n"
     assert "PROJECTED" in done.stdout
+
+
+@pytest.mark.simulation
+def test_a_run_is_resumed_in_its_folder(tmp_path):
+    settings = ("--no-baseline", "--output", tmp_path, "--set", "num-clients=20")
+    first = simulate(DIGITS, *settings, "--set", "num-server-rounds=2")
+    assert first.returncode == 0, first.stdout + first.stderr
+    (run_dir,) = (tmp_path / "digits").iterdir()
+    before = (run_dir / "metrics.csv").read_text()
+    done = simulate(DIGITS, *settings, "--set", "num-server-rounds=4", "--resume", run_dir)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / "digits").iterdir()) == [run_dir]
+    assert (run_dir / "metrics.csv").read_text().startswith(before)
+    assert [int(row["round"]) for row in rows_of(run_dir / "metrics.csv")] == list(range(5))
+    report = json.loads((run_dir / "report.json").read_text())
+    assert report["rounds"] == report["central"]["releases"] == 4
+    assert report["local"]["max_reports_per_client"] == 4
 
 
 @pytest.fixture

@@ -13,14 +13,23 @@ from tests.messages import default_run_config
 CONF = Path(__file__).resolve().parents[2] / "simulations" / "conf"
 DEFAULTS = default_run_config()
 
-FLAGS = ["baseline", "fail-fast"]
+FLAGS = ["baseline", "fail-fast", "resume"]
 TEXTS = ["task", "output-dir", "sdp-rule"]
-COUNTS = ["num-clients", "num-server-rounds", "seed", "local-steps", "projected-population"]
+COUNTS = [
+    "num-clients",
+    "num-server-rounds",
+    "seed",
+    "local-steps",
+    "projected-population",
+    "checkpoint-keep",
+    "sdp-cohort-size",
+]
 NUMBERS = [key for key in DEFAULTS if key not in [*FLAGS, *TEXTS, *COUNTS]]
 ZERO_MEANS_NONE = {
     "sdp-clip-norm": "clip_norm",
     "sdp-max-epsilon": "max_epsilon",
     "projected-population": "projected_population",
+    "sdp-cohort-size": "cohort_size",
 }
 
 

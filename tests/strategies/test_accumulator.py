@@ -1,17 +1,20 @@
 """The clipped sum."""
 
+import copy
 import io
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
-from flwr.app import Array
+from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_sdp import seeded_generator
 from flwr_sdp.strategies.accumulator import ClippedSum
 from tests.messages import flat, numpy_dict, record, shifted
+from tests.statistics_helpers import assert_detects
 
 
 def model():
@@ -29,8 +32,20 @@ def model():
 DIM = 9
 
 
+def release(total, divisor=1.0, noise_std=0.0, learning_rate=1.0, seed=0):
+    """Release a copy, so that a test can go on with the sum."""
+    return copy.deepcopy(total).release(
+        divisor=divisor,
+        noise_std=noise_std,
+        learning_rate=learning_rate,
+        rng=seeded_generator(seed),
+    )
+
+
 def step(total, divisor=1.0):
-    return total.mean(divisor, 0.0, seeded_generator(0))
+    """Return how far a release without noise moves the model."""
+    sent = ArrayRecord(total._model)
+    return flat(release(total, divisor).arrays) - flat(sent)
 
 
 def test_floating_point_arrays_are_summed():
@@ -172,31 +187,83 @@ def test_sum_is_formed_in_double_precision():
     total = ClippedSum(large, math.inf)
     for _ in range(4096):
         total.add(reply)
-    assert step(total)[0] == pytest.approx(4096 * exact, rel=1e-12)
+    assert release(total).mean_norm == pytest.approx(4096 * exact, rel=1e-12)
 
 
-def test_mean_leaves_the_sum_as_it_was():
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("reply_order", ["C", "F"])
+def test_order_in_memory_does_not_matter(order, reply_order):
+    sent = np.asarray(np.arange(6.0).reshape(2, 3), order=order)
+    update = np.arange(6.0).reshape(2, 3) ** 2
+    total = ClippedSum(record({"w": sent}), math.inf)
+    total.add(record({"w": np.asarray(sent + update, order=reply_order)}))
+    np.testing.assert_array_equal(release(total).arrays["w"].numpy(), sent + update)
+
+
+def test_arrays_longer_than_a_chunk_are_summed_in_full():
+    """150,001 coordinates in two arrays, clipped: the chunks are parts of one norm."""
+    rng = np.random.default_rng(0)
+    zero = record({"a": np.zeros(100_001), "b": np.zeros((50, 1000))})
+    updates = rng.standard_normal((3, 150_001))
+    total = ClippedSum(zero, 5.0)
+    for update in updates:
+        total.add(shifted(zero, update))
+    expected = (updates * 5.0 / np.linalg.norm(updates, axis=1, keepdims=True)).sum(axis=0)
+    np.testing.assert_allclose(step(total), expected, rtol=1e-9, atol=1e-15)
+    assert total.projected == 3
+
+
+def test_kept_length_is_the_share_that_projection_leaves():
+    zero = record({"w": np.zeros(2)})
+    total = ClippedSum(zero, 1.0)
+    assert total.kept_length == 1.0
+    for length in (0.5, 4.0, 0.0):
+        total.add(shifted(zero, np.array([length, 0.0])))
+    assert total.kept_length == pytest.approx(1.5 / 4.5)
+
+
+# ------------------------------------------------------------------ the release
+def test_sum_is_released_once():
+    """A second release of the same sum would be a second charge, whatever its noise."""
     total = ClippedSum(model(), 1.0)
-    total.add(shifted(model(), 0.1))
-    before = step(total).copy()
-    noised = total.mean(2.0, 1.0, seeded_generator(0))
-    assert not np.allclose(noised, before / 2.0)
-    noised[...] = 7.0
-    np.testing.assert_array_equal(step(total), before)
+    options = {"divisor": 1.0, "learning_rate": 1.0, "rng": seeded_generator(0)}
+    total.release(noise_std=1.0, **options)
+    with pytest.raises(RuntimeError, match="has been released"):
+        total.release(noise_std=1.0, **options)
+    with pytest.raises(RuntimeError, match="has been released"):
+        total.add(model())
 
 
-def test_noise_is_added_before_the_division():
+@pytest.mark.parametrize("learning_rate", [1.0, 0.25])
+def test_noise_is_added_before_the_division(learning_rate):
+    """The mutants divide first, and forget the learning rate."""
+    zero = record({"w": np.zeros(1000)})
+    update = np.linspace(-1e-3, 1e-3, 1000)
+    total = ClippedSum(zero, math.inf)
+    total.add(shifted(zero, update))
+    noise = seeded_generator(3).normal(1000)
+    released = release(total, 5.0, 0.7, learning_rate, seed=3)
+
+    def check(expected):
+        np.testing.assert_allclose(flat(released.arrays), expected, rtol=1e-9)
+
+    check(learning_rate * (update + 0.7 * noise) / 5.0)
+    assert released.mean_norm == pytest.approx(np.linalg.norm((update + 0.7 * noise) / 5.0))
+    assert_detects(check, learning_rate * (update / 5.0 + 0.7 * noise))
+    assert_detects(check, 2.0 * learning_rate * (update + 0.7 * noise) / 5.0)
+
+
+def test_noise_reaches_every_array():
     total = ClippedSum(model(), 1.0)
-    total.add(shifted(model(), 0.01))
-    noise = seeded_generator(3).normal(DIM)
-    expected = (step(total) + 0.7 * noise) / 5.0
-    np.testing.assert_allclose(total.mean(5.0, 0.7, seeded_generator(3)), expected, rtol=1e-12)
+    moved = release(total, noise_std=1.0).arrays
+    for name in ("w", "b", "half"):
+        assert not np.any(moved[name].numpy() == model()[name].numpy())
 
 
-# ------------------------------------------------------------------ back to a model
-def test_moved_keeps_everything_but_the_numbers():
-    total = ClippedSum(model(), 1.0)
-    moved = total.moved(np.arange(DIM, dtype=float))
+def test_release_keeps_everything_but_the_numbers():
+    total = ClippedSum(model(), math.inf)
+    total.add(shifted(model(), np.arange(DIM, dtype=float)))
+    moved = release(total).arrays
     assert list(moved) == list(model())
     for name, array in moved.items():
         assert (array.dtype, array.shape) == (model()[name].dtype, model()[name].shape)
@@ -205,6 +272,40 @@ def test_moved_keeps_everything_but_the_numbers():
         assert moved[name].data == model()[name].data
 
 
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", "<f2"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,), (2, 0)])
+def test_released_arrays_are_serialised_as_flower_does(dtype, shape):
+    sent = np.ones(shape, dtype)
+    total = ClippedSum(record({"w": sent}), math.inf)
+    total.add(record({"w": sent * 2}))
+    moved = release(total).arrays["w"]
+    assert vars(moved) == vars(Array(np.asarray(sent * 2, dtype)))
+    assert moved.numpy().dtype == sent.dtype
+
+
+def test_memory_is_one_sum_and_what_is_written():
+    """A float32 model of 8 MB: 16 MB for the sum, then 8 for the new numbers, and no more.
+
+    Serialising the 8 MB happens when the sum is gone. A copy of a reply or of the sum would show.
+    """
+    size = 2_000_000
+    sent = record({"w": np.zeros(size, np.float32)})
+    reply = shifted(sent, 1e-3)
+    tracemalloc.start()
+    try:
+        total = ClippedSum(sent, 1.0)
+        for _ in range(3):
+            total.add(reply)
+        folded = tracemalloc.get_traced_memory()[1]
+        total.release(divisor=1.0, noise_std=1.0, learning_rate=1.0, rng=seeded_generator(0))
+        released = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert folded < 4 * size * 2.2
+    assert released < 4 * size * 3.5
+
+
+# ------------------------------------------------------------------ back to a model
 def test_like_model_restores_dtypes_and_buffers():
     total = ClippedSum(model(), 1.0)
     averaged = record(

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant as DirectRdpAccountant
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import (
     GaussianPrivacyEvent,
     NeighboringRelation,
     PrivacyConfig,
-    PrivacySpent,
     RdpAccountant,
     SamplingMethod,
 )
@@ -28,10 +27,11 @@ from flwr.serverapp.strategy import (
     FedYogi,
     strategy_utils,
 )
+from scipy.special import ndtr
 
 from flwr_sdp import SeparatedBudget, secure_generator, seeded_generator
 from flwr_sdp.clients import SeparatedDPMod
-from flwr_sdp.strategies import ClipAndNoise, poisson_rdp_accountant
+from flwr_sdp.strategies import poisson_rdp_accountant
 from simulations.engine.local import LocalGrid
 from tests.messages import (
     MARKS,
@@ -45,14 +45,23 @@ from tests.messages import (
     reply_with,
     shifted,
 )
+from tests.rounds import (
+    RHO,
+    Ledger,
+    ask,
+    inner,
+    make,
+    mixed_model,
+    play,
+    unit_update,
+    vector_model,
+)
 from tests.statistics_helpers import (
     N_SIGMA,
     assert_detects,
     assert_frequency,
     assert_mean_close,
 )
-
-RHO = 2.0
 
 
 @pytest.fixture(autouse=True)
@@ -63,84 +72,6 @@ def _no_endless_wait(monkeypatch):
         raise AssertionError("the inner strategy waits for nodes that never come")
 
     monkeypatch.setattr(strategy_utils, "sleep", refuse)
-
-
-def vector_model(dim=4):
-    return record({"w": np.zeros(dim)})
-
-
-def mixed_model():
-    return record(
-        {
-            "w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3),
-            "steps": np.array([3, 4], np.int64),
-            "mask": np.array([True, False]),
-            "b": np.array(0.5, np.float64),
-        }
-    )
-
-
-def inner(kind=FedAvg, **options):
-    return kind(fraction_evaluate=0.0, **options)
-
-
-def make(strategy=None, **options):
-    """Return a strategy without noise; `options` say what a test is about."""
-    settings = {
-        "clip_norm": RHO,
-        "noise_multiplier": 0.0,
-        "sampling_rate": 1.0,
-        "rng": seeded_generator(0),
-        "seed": 0,
-    }
-    return ClipAndNoise(strategy or inner(), **(settings | options))
-
-
-def ask(strategy, grid, model, server_round=1):
-    return list(strategy.configure_train(server_round, model, ConfigRecord(), grid))
-
-
-def play(strategy, grid, model, answer, server_round=1):
-    """Run one round; `answer(index, message)` replies, None for no reply."""
-    messages = ask(strategy, grid, model, server_round)
-    replies = [answer(index, message) for index, message in enumerate(messages)]
-    replies = [reply for reply in replies if reply is not None]
-    return strategy.aggregate_train(server_round, replies)
-
-
-class Ledger:
-    """An accountant that writes down what it is charged; its epsilon is the number of charges."""
-
-    def __init__(self, population):
-        self.config = PrivacyConfig(
-            target_delta=1e-5,
-            population_size=population,
-            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-            sampling_method=SamplingMethod.POISSON,
-        )
-        self.charges = []
-
-    @property
-    def num_releases(self):
-        return len(self.charges)
-
-    def compose(self, event, count=1):
-        self.charges += [event] * count
-
-    def get_privacy_spent(self, delta=None):
-        return PrivacySpent(
-            epsilon=float(len(self.charges)),
-            delta=delta or self.config.target_delta,
-            num_releases=len(self.charges),
-            accounting_method="ledger",
-        )
-
-    def would_exceed(self, event, max_epsilon=None, count=1):
-        return len(self.charges) + count > max_epsilon
-
-
-def unit_update(dim=4, length=1.0):
-    return np.eye(dim)[0] * length
 
 
 # ------------------------------------------------------------------ the noise
@@ -206,6 +137,28 @@ def test_secure_noise_has_the_same_law():
     check_independent_rounds(noise)
 
 
+def test_noise_over_two_thousand_rounds_of_zero_updates():
+    """std of (new - old) x expected cohort is z rho: 20,000 numbers, and 3% is 6 standard errors.
+
+    The mutant has 10% more noise in half of the rounds.
+    """
+    strategy = make(noise_multiplier=0.7, sampling_rate=0.25, accountant=Ledger(4))
+    model = vector_model(10)
+    grid, moves = FakeGrid(range(4)), []
+    for server_round in range(1, 2001):
+        arrays, _ = play(strategy, grid, model, lambda _i, m: private_reply(m), server_round)
+        moves.append(flat(arrays) - flat(model))
+        model = arrays
+    moves = np.array(moves)
+
+    def check(moves):
+        assert (moves * strategy.expected_cohort).std() == pytest.approx(0.7 * RHO, rel=0.03)
+
+    check(moves)
+    moves[::2] *= 1.1
+    assert_detects(check, moves)
+
+
 def test_noise_of_the_rounds_is_independent():
     """4 pairs of rounds with 4,000 coordinates each; false alarms at 2.3e-6.
 
@@ -238,6 +191,33 @@ def test_noise_norm_is_reported():
     noise = steps_of_noise(strategy, rounds=1)
     assert strategy.last_round["noise-norm"] == pytest.approx(0.7 * RHO * math.sqrt(DIM) / 10)
     assert strategy.last_round["mean-norm"] == pytest.approx(np.linalg.norm(noise) / 10)
+
+
+def test_signal_to_noise_is_estimated_from_what_is_released():
+    """A signal three times the noise, in 4,000 coordinates: known to a few percent.
+
+    The noise alone gives less than its own fluctuation, sqrt(sqrt(2 / 4000)) = 0.15, 3 sigma: 0.26.
+    """
+    # 40 on every coordinate of the sum is 1 on the mean of 40.
+    strategy = noisy(sampling_rate=1.0, clip_norm=1e4, noise_multiplier=0.004)
+    steps_of_noise(strategy, rounds=1, update=np.full(DIM, 3.0))
+    assert strategy.last_round["signal-to-noise"] == pytest.approx(3.0, rel=0.05)
+    silent = noisy()
+    steps_of_noise(silent, rounds=1)
+    assert 0.0 <= silent.last_round["signal-to-noise"] < 0.26
+    without = make()
+    play(without, FakeGrid(range(2)), vector_model(), lambda _i, m: private_reply(m, 1.0))
+    assert "signal-to-noise" not in without.last_round
+
+
+def test_peak_memory_is_that_of_the_process():
+    strategy = make()
+    play(strategy, FakeGrid(range(2)), vector_model(), lambda _i, m: private_reply(m))
+    before = strategy.last_round["peak-memory-mib"]
+    ballast = np.ones(int((before + 50.0) * 2**20), np.uint8)  # more than the peak, by itself
+    play(strategy, FakeGrid(range(2)), vector_model(), lambda _i, m: private_reply(m), 2)
+    assert before + 50.0 <= strategy.last_round["peak-memory-mib"] <= 2.0 * before + 100.0
+    assert ballast[-1] == 1
 
 
 # ------------------------------------------------------------------ one client moves the sum by rho
@@ -606,6 +586,119 @@ def test_nodes_that_do_not_come_are_a_timeout():
         ask(strategy, FakeGrid(range(3)), vector_model())
 
 
+# ------------------------------------------------------------------ fixed-size cohorts
+def fixed(cohort_size=10, **options):
+    return make(**({"sampling_rate": None, "cohort_size": cohort_size} | options))
+
+
+def test_fixed_cohorts_have_one_size_and_every_node_the_same_chance():
+    """300 rounds of 10 in 40: 12,000 draws, 3,000 of them in; a node's count is binomial.
+
+    False alarms at 2.3e-5 over the 40 nodes. The mutant leaves out the last node.
+    """
+    drawn = np.zeros((300, 40), dtype=bool)
+    for row, cohort in zip(drawn, cohorts(fixed(), 300, nodes=40), strict=True):
+        assert len(cohort) == len(set(cohort)) == 10
+        assert cohort == sorted(cohort)
+        row[cohort] = True
+
+    def check(drawn):
+        for column in drawn.T:
+            assert_frequency(column.sum(), 300, 0.25)
+
+    check(drawn)
+    mutant = drawn.copy()
+    mutant[:, -1] = False
+    assert_detects(check, mutant)
+
+
+def test_secure_fixed_cohorts_differ():
+    first, again = (cohorts(fixed(seed=None), 5, nodes=40) for _ in range(2))
+    assert first != again
+    assert cohorts(fixed(seed=3), 5, nodes=40) == cohorts(fixed(seed=3), 5, nodes=40)
+
+
+def test_divisor_of_a_fixed_cohort_is_its_size_whoever_replies():
+    """100 asked, 7 fail."""
+    strategy = fixed(100)
+    arrays, metrics = play(
+        strategy,
+        FakeGrid(range(300)),
+        vector_model(),
+        lambda i, m: private_reply(m, unit_update()) if i >= 7 else error_reply(m),
+    )
+    assert (metrics["cohort"], metrics["replies"], metrics["failures"]) == (100, 93, 7)
+    assert strategy.expected_cohort == 100
+    np.testing.assert_allclose(flat(arrays), unit_update() * 0.93, rtol=1e-12)
+
+
+def test_noise_of_a_fixed_cohort_is_the_multiplier_times_the_clip_norm():
+    """20,000 coordinates: 3% is 6 standard errors. The mutant has half of the noise."""
+    strategy = fixed(noise_multiplier=0.7)
+    noise = steps_of_noise(strategy)
+    check_noise(noise, 0.7 * RHO)
+    assert_detects(check_noise, noise / 2.0, 0.7 * RHO)
+
+
+@pytest.mark.parametrize("cohort_size", [1, 10, 40])
+def test_fixed_cohorts_are_charged_at_twice_the_sensitivity_without_amplification(cohort_size):
+    """A client that comes takes the place of another: 2 rho. The mutant charges for rho.
+
+    The delta of three Gaussians is that of one (Balle and Wang, ICML 2018, Theorem 8).
+    """
+    strategy = fixed(cohort_size, noise_multiplier=8.0, delta=1e-5, rng=secure_generator())
+    spent = run_rounds(strategy, 3, nodes=40).privacy_spent()
+
+    def check(noise_multiplier):
+        mu, epsilon = math.sqrt(3.0) / noise_multiplier, spent.epsilon
+        delta = ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu)
+        assert delta == pytest.approx(1e-5, rel=1e-3)
+        assert delta <= 1e-5
+
+    check(4.0)
+    assert_detects(check, 8.0)
+    report = strategy.report()
+    assert report.central.sampling == "fixed-size"
+    assert report.central.sampling_rate == cohort_size / 40
+    assert f"fixed-size cohorts of {cohort_size}" in report.to_text()
+    assert report.to_dict()["central"]["sampling"] == "fixed-size"
+
+
+def test_exchange_of_a_member_moves_the_sum_by_two_rho():
+    """What the charge for fixed cohorts is for."""
+    sums = []
+    for direction in (1.0, -1.0):
+        arrays, _ = play(
+            fixed(1),
+            FakeGrid([0]),
+            vector_model(),
+            lambda _i, m, d=direction: private_reply(m, unit_update(length=d * 100.0)),
+        )
+        sums.append(flat(arrays))
+    assert np.linalg.norm(sums[0] - sums[1]) == pytest.approx(2 * RHO)
+
+
+def test_too_few_nodes_for_a_fixed_cohort_are_a_timeout_that_names_it():
+    strategy = fixed(10, node_timeout=0.05)
+    with pytest.raises(TimeoutError, match=r"3 of cohort_size=10 .*lower cohort_size"):
+        ask(strategy, FakeGrid(range(3)), vector_model())
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"sampling_rate": 0.5}, "cohort_size must be left out when sampling_rate is given"),
+        ({"cohort_size": 0}, "cohort_size must be an integer >= 1; got 0"),
+        ({"cohort_size": 2.5}, "cohort_size must be an integer >= 1; got 2.5"),
+        ({"cohort_size": None}, r"sampling_rate must be a number in \(0, 1\], or cohort_size"),
+        ({"cohort_size": 9, "population": 8}, "cohort_size must be <= population=8; got 9"),
+    ],
+)
+def test_cohorts_that_make_no_sense_are_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        fixed(**options)
+
+
 # ------------------------------------------------------------------ inner strategies
 INNER = [FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedProx]
 
@@ -720,8 +813,12 @@ def test_epsilon_does_not_depend_on_the_inner_strategy(kind):
     assert strategy.privacy_spent().epsilon == 3.0
 
 
-def test_without_privacy_it_is_fedavg():
-    """Equal example counts, no noise, no clipping, everyone asked: Flower's own FedAvg."""
+@pytest.mark.parametrize("kind", INNER)
+def test_without_privacy_it_is_the_inner_strategy(kind):
+    """Equal example counts, no noise, no clipping, everyone asked: as Flower's own, to 1e-6.
+
+    The floating-point arrays; Flower averages counters and masks as well, and here they stay.
+    """
 
     def client(message):
         index = message.metadata.dst_node_id
@@ -736,13 +833,25 @@ def test_without_privacy_it_is_fedavg():
         )
         return reply_with(message, moved)
 
-    plain = inner().start(FakeGrid(range(7), client), mixed_model(), num_rounds=3)
-    wrapped = make(clip_norm=math.inf, require_local_dp=False).start(
-        FakeGrid(range(7), client), mixed_model(), num_rounds=3
+    model = record({"w": mixed_model()["w"].numpy(), "b": mixed_model()["b"].numpy()})
+    plain = build(kind).start(FakeGrid(range(7), client), model, num_rounds=4)
+    wrapped = make(build(kind), clip_norm=math.inf, require_local_dp=False).start(
+        FakeGrid(range(7), client), model, num_rounds=4
     )
-    np.testing.assert_allclose(
-        flat(wrapped.arrays), flat(plain.arrays, ["w", "b"]), rtol=1e-6, atol=1e-6
-    )
+    np.testing.assert_allclose(flat(wrapped.arrays), flat(plain.arrays), rtol=1e-6, atol=1e-6)
+    assert not np.allclose(flat(wrapped.arrays), flat(model), atol=1e-3)
+
+
+def test_adam_costs_what_averaging_costs():
+    """By Flower's accountant, to the last bit; so does a fixed cohort under either."""
+    spent = [
+        run_rounds(make(build(kind), noise_multiplier=2.0, **sampling), 3).privacy_spent()
+        for sampling in ({}, {"sampling_rate": None, "cohort_size": 5})
+        for kind in (FedAvg, FedAdam)
+    ]
+    assert spent[0] == spent[1]
+    assert spent[2] == spent[3]
+    assert spent[0] != spent[2]
 
 
 def test_evaluation_is_the_inner_strategys():
@@ -763,9 +872,11 @@ def test_evaluation_is_the_inner_strategys():
         "failures",
         "refused",
         "fraction-projected",
+        "kept-length",
         "mean-norm",
         "noise-norm",
         "seconds",
+        "peak-memory-mib",
     }
 
 
@@ -957,8 +1068,20 @@ def accountant_for(sampling, neighbours, population=4):
     ],
 )
 def test_accountant_of_another_world_is_refused(sampling, neighbours):
-    with pytest.raises(ValueError, match=rf"accountant must assume Poisson.*got {sampling.value}"):
+    with pytest.raises(ValueError, match=rf"accountant must assume poisson.*got {sampling.value}"):
         make(noise_multiplier=1.0, accountant=accountant_for(sampling, neighbours))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "neighbours"),
+    [
+        (SamplingMethod.WITHOUT_REPLACEMENT, NeighboringRelation.REPLACE_ONE),
+        (SamplingMethod.POISSON, NeighboringRelation.ADD_OR_REMOVE_ONE),
+    ],
+)
+def test_accountant_of_random_cohorts_is_refused_for_fixed_ones(sampling, neighbours):
+    with pytest.raises(ValueError, match=rf"assume no-amplification.*got {sampling.value}"):
+        fixed(noise_multiplier=1.0, accountant=accountant_for(sampling, neighbours), cohort_size=2)
 
 
 def test_accountant_of_another_population_is_refused():
@@ -1255,6 +1378,24 @@ def test_report_of_the_largest_norm_is_not_counted_as_projected():
     )
     assert strategy.last_round["fraction-projected"] == 0.5
     assert strategy.last_round["mean-norm"] == pytest.approx(RHO, rel=1e-12)
+
+
+def test_projection_and_its_bias_are_reported():
+    """Half of the replies are twice as long as the ball: 4/6 of their length is left."""
+    strategy = make()
+    for server_round in (1, 2):
+        play(
+            strategy,
+            FakeGrid(range(4)),
+            vector_model(),
+            lambda i, m: private_reply(m, unit_update(length=RHO * (1 + i % 2))),
+            server_round,
+        )
+    assert strategy.last_round["kept-length"] == pytest.approx(4 / 6)
+    (line,) = [text for text in strategy.report().exceptions if "longer than" in text]
+    assert "50.0% of the replies were longer than clip_norm=2" in line
+    assert "left 0.667 of their length" in line
+    assert not [text for text in run_rounds(make(), 2).report().exceptions if "longer" in text]
 
 
 def test_last_model_outlives_the_budget():

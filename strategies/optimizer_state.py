@@ -1,0 +1,129 @@
+"""The state of a server optimiser, as plain data: what a resumed run has to be given back."""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+
+# A function is a setting of the strategy, not its state: a resumed run brings its own.
+_FUNCTIONS = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    functools.partial,
+    type,
+)
+
+Store = Callable[[NDArray[Any] | bytes], str]
+"""Keeps an array or bytes somewhere and returns the name to ask for it."""
+
+Fetch = Callable[[str], bytes]
+
+
+def state_of(strategy: Strategy) -> dict[str, Any]:
+    """Return what a strategy carries from round to round.
+
+    Flower's strategies have no method for it, and keep all of it in their attributes: settings,
+    momenta, the last model. A strategy that keeps it elsewhere, or in objects that are not plain
+    data, has to say itself what is to be saved, by ``state_dict()`` and ``load_state_dict(state)``.
+    """
+    if _speaks_for_itself(strategy):
+        return dict(strategy.state_dict())  # type: ignore[attr-defined]
+    attributes = vars(strategy).items()
+    return {name: value for name, value in attributes if not isinstance(value, _FUNCTIONS)}
+
+
+def restore_state(strategy: Strategy, state: dict[str, Any]) -> None:
+    """Give a strategy back what :func:`state_of` returned."""
+    if _speaks_for_itself(strategy):
+        strategy.load_state_dict(state)  # type: ignore[attr-defined]
+    else:
+        vars(strategy).update(state)
+
+
+def settings_of(strategy: Strategy) -> dict[str, Any]:
+    """Return the plain numbers and texts among a new strategy's attributes, its settings."""
+    return {
+        name: encode(value, lambda _data: "")
+        for name, value in sorted(vars(strategy).items())
+        if value is None or isinstance(value, bool | int | float | str)
+    }
+
+
+def check_savable(strategy: Strategy) -> None:
+    """Raise ``ValueError`` naming the first attribute that cannot be saved."""
+    for name, value in state_of(strategy).items():
+        try:
+            encode(value, lambda _data: "")
+        except TypeError as error:
+            raise ValueError(
+                f"strategy must be plain data to be saved, but {type(strategy).__name__}.{name} "
+                f"holds {error}: give it state_dict() and load_state_dict(), or leave out "
+                "checkpoints"
+            ) from None
+
+
+def _speaks_for_itself(strategy: Strategy) -> bool:
+    return hasattr(strategy, "state_dict") and hasattr(strategy, "load_state_dict")
+
+
+# ------------------------------------------------------------------ plain data to JSON and back
+def encode(value: Any, store: Store) -> Any:
+    """Return `value` as JSON-ready data; arrays and bytes go to `store`. No code, no pickles.
+
+    Raises
+    ------
+    TypeError
+        Naming the type that is not plain data.
+    """
+    if value is None or isinstance(value, bool | str) or type(value) is int:
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, Array):
+        return {
+            "flower": [value.dtype, list(value.shape), value.stype],
+            "data": store(value.data),
+        }
+    if isinstance(value, ArrayRecord):
+        return {"arrays": [[name, encode(array, store)] for name, array in value.items()]}
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        kind = "ndarray" if isinstance(value, np.ndarray) else "number"
+        return {kind: store(np.asarray(value))}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [encode(item, store) for item in value]}
+    if type(value) is dict and all(isinstance(key, str | int) for key in value):
+        return {"dict": [[key, encode(item, store)] for key, item in value.items()]}
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def decode(node: Any, fetch: Fetch, load: Callable[[str], NDArray[Any]]) -> Any:
+    """Return the value of which :func:`encode` made `node`."""
+    if not isinstance(node, dict):
+        return node
+    if "flower" in node:
+        dtype, shape, stype = node["flower"]
+        return Array(dtype, tuple(shape), stype, fetch(node["data"]))
+    ((kind, content),) = node.items()
+    if kind == "float":
+        return float(content)
+    if kind == "arrays":
+        return ArrayRecord({name: decode(item, fetch, load) for name, item in content})
+    if kind == "ndarray":
+        return load(content)
+    if kind == "number":
+        return load(content)[()]
+    if kind == "dict":
+        return {key: decode(item, fetch, load) for key, item in content}
+    if kind in ("list", "tuple"):
+        items = [decode(item, fetch, load) for item in content]
+        return items if kind == "list" else tuple(items)
+    raise ValueError(f"unknown kind of data {kind!r}")
