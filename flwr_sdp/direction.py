@@ -16,10 +16,12 @@ Each segment is thus drawn like a short vector of its own.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,8 +33,6 @@ from flwr_sdp.sphere import sample_chi_squares
 
 Floats = NDArray[np.float64]
 
-# Segments that share one stream of random numbers; other streams may be drawn by other threads.
-_SEGMENTS_PER_STREAM = 2
 # Up to this dimension, g - <g,u>u may be so short that the difference has lost its digits.
 _FEW = 64
 
@@ -212,14 +212,13 @@ def _draw_in_segments(
     aims = _Aims(norms, along * share + unit * components, unit * np.sqrt(squares))
     aims = aims.without_direction(row.dtype)
 
-    def draw_part(part: tuple[int, KeystreamGenerator]) -> None:
-        first, stream = part
-        for i in range(first, min(first + _SEGMENTS_PER_STREAM, len(bounds))):
-            low, high = bounds[i]
-            _draw_rows(out[None, low:high], row[None, low:high], aims[i : i + 1], stream)
+    def draw_segment(segment: tuple[int, KeystreamGenerator]) -> None:
+        i, stream = segment
+        low, high = bounds[i]
+        _draw_rows(out[None, low:high], row[None, low:high], aims[i : i + 1], stream)
 
-    firsts = range(0, len(bounds), _SEGMENTS_PER_STREAM)
-    _map(draw_part, list(zip(firsts, rng.spawn(len(firsts)), strict=True)), threads)
+    # Each segment has a stream of its own, so that it may be drawn by any thread.
+    _map(draw_segment, list(enumerate(rng.spawn(len(bounds)))), threads)
 
 
 def _bounds(dim: int) -> list[tuple[int, int]]:
@@ -232,5 +231,10 @@ def _bounds(dim: int) -> list[tuple[int, int]]:
 def _map(function: Callable[[Any], Any], items: list[Any], threads: int) -> list[Any]:
     if threads == 1 or len(items) == 1:
         return [function(item) for item in items]
-    with ThreadPoolExecutor(min(threads, len(items))) as pool:
-        return list(pool.map(function, items))
+    return list(_pool(os.getpid(), threads).map(function, items))
+
+
+@lru_cache(maxsize=4)
+def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
+    """Return threads that stay, with their scratch memory; a forked process has its own."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="flwr-sdp")

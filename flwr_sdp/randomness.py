@@ -22,8 +22,12 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.floating[Any]]
 
-BLOCK = 262_144
-"""Coordinates drawn and processed at a time: a block and its keystream stay in the cache."""
+BLOCK = 524_288
+"""Coordinates drawn and processed at a time.
+
+A block and its keystream stay in the last cache, and each step takes long enough for threads, which
+take turns between steps, not to wait for each other.
+"""
 
 _ZEROS = bytes(1 << 20)
 # The cipher wants room for one more of its blocks, less a byte, behind what it writes.

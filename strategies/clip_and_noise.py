@@ -104,8 +104,8 @@ class ClipAndNoise(Strategy):
         against a device that lies about itself.
     accountant : PrivacyAccountant, optional
         Any accountant of Flower's protocol for add-or-remove-one neighbours, and for Poisson
-        sampling or (with `cohort_size`) none. By default one over the connected nodes (or
-        `population`).
+        sampling or (with `cohort_size`) none. By default a
+        :class:`~flwr_sdp.strategies.BestAccountant` over the connected nodes (or `population`).
     max_epsilon : float, optional
         Stop, before the cohort is asked, when one more round would exceed it.
     seed : int, optional

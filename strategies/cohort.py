@@ -20,8 +20,8 @@ from flwr_sdp.randomness import KeystreamGenerator
 from flwr_sdp.strategies.accountants import (
     fixed_size_accountant,
     fixed_size_event,
+    poisson_accountant,
     poisson_event,
-    poisson_rdp_accountant,
 )
 from flwr_sdp.strategies.grid_view import GridView
 
@@ -93,7 +93,7 @@ class PoissonSampling:
         self, *, population: int, delta: float, max_epsilon: float | None
     ) -> PrivacyAccountant:
         """Return the default accountant."""
-        return poisson_rdp_accountant(population=population, delta=delta, max_epsilon=max_epsilon)
+        return poisson_accountant(population=population, delta=delta, max_epsilon=max_epsilon)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

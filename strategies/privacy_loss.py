@@ -212,7 +212,8 @@ class PrivacyLoss:
         if not counts:
             return 0.0
         bound = min(gaussian_delta(unsampled(counts), epsilon) * (1.0 + 1e-9), 1.0)
-        if all(release.sampling_rate == 1.0 for release in counts):
+        is_plain = all(release.sampling_rate == 1.0 for release in counts)
+        if is_plain or bound < math.exp(_LEAST_LOG_DELTA):
             return bound
         return min(bound, max(self._delta(counts, epsilon, remove) for remove in (True, False)))
 

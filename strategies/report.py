@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flwr_sdp.reconstruction import log_breach_bound
-from flwr_sdp.strategies.accountants import compose, poisson_event, poisson_rdp_accountant
+from flwr_sdp.strategies.accountants import compose, poisson_accountant, poisson_event
 
 SCHEMA_VERSION = 1
 
@@ -73,13 +73,14 @@ class CentralGuarantee:
             sampling_rate=cohort / population,
             population=population,
         )
-        accountant = poisson_rdp_accountant(population=population, delta=delta)
+        accountant = poisson_accountant(population=population, delta=delta)
         compose(accountant, event, self.releases)
         spent = accountant.get_privacy_spent()
         return replace(
             self,
             epsilon=spent.epsilon,
             delta=delta,
+            accountant=spent.accounting_method,
             noise_multiplier=noise_multiplier,
             sampling_rate=event.sample_size / population,
             population=population,

@@ -107,14 +107,14 @@ def make() -> dict[str, Any]:
         for i in range(2)
     ]
     directions, reports = [], []
-    # The last two are cut at 6 coordinates, as vectors of more than 262,144 are cut there.
+    # The last two are cut at 6 coordinates, as vectors of more than 524,288 are cut there.
     for dim, epsilon, dtype, block in (
-        (2, 3.0, np.float64, 262_144),
-        (3, 3.0, np.float64, 262_144),
-        (5, 3.0, np.float64, 262_144),
-        (5, 20.0, np.float64, 262_144),
-        (70, 30.0, np.float64, 262_144),
-        (70, 30.0, np.float32, 262_144),
+        (2, 3.0, np.float64, 524_288),
+        (3, 3.0, np.float64, 524_288),
+        (5, 3.0, np.float64, 524_288),
+        (5, 20.0, np.float64, 524_288),
+        (70, 30.0, np.float64, 524_288),
+        (70, 30.0, np.float32, 524_288),
         (17, 6.0, np.float64, 6),
         (30, 15.0, np.float64, 6),
     ):

@@ -69,7 +69,7 @@ class Stream:
             pass
         return word % high
 
-    def normals(self, count, bits=64, block=262_144):
+    def normals(self, count, bits=64, block=524_288):
         numbers = []
         while count - len(numbers) >= 2:
             size = min(block, (count - len(numbers)) // 2 * 2)
@@ -157,7 +157,7 @@ def inner(a, b):
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
-def direction(stream, vector, dot, length, bits=64, block=262_144):
+def direction(stream, vector, dot, length, bits=64, block=524_288):
     """5: the whole vector, from one stream or cut into segments."""
     norm = math.sqrt(inner(vector, vector))
     if norm == 0:
@@ -176,10 +176,10 @@ def direction(stream, vector, dot, length, bits=64, block=262_144):
         a = [x - along_share * s for x, s in zip(a, share, strict=True)]
     chi = chi_squares(stream, [len(part) - 1 for part in parts])
     unit = across / math.sqrt(inner(a, a) + sum(chi))
-    streams, out = stream.spawn(-(-count // 2)), []
+    streams, out = stream.spawn(count), []
     for i, part in enumerate(parts):
         part_along, part_across = along * share[i] + unit * a[i], unit * math.sqrt(chi[i])
-        out += segment(streams[i // 2], part, part_along, part_across, bits, block)
+        out += segment(streams[i], part, part_along, part_across, bits, block)
     return out
 
 

@@ -23,10 +23,9 @@ DTYPES = [np.float32, np.float64]
 
 @pytest.fixture
 def short_blocks(monkeypatch):
-    """Cut at 6 coordinates instead of 262,144, with two segments a stream."""
+    """Cut at 6 coordinates instead of 524,288."""
     monkeypatch.setattr(direction, "BLOCK", 6)
     monkeypatch.setattr(randomness, "BLOCK", 6)
-    monkeypatch.setattr(direction, "_SEGMENTS_PER_STREAM", 2)
 
 
 def draws(vector, dot, count, *key, length=1.0):
@@ -255,7 +254,7 @@ def test_segment_norms(dim, dtype):
 
 
 def test_segments_cover_the_vector_at_even_places():
-    for dim in (1, 2, 262_144, 262_145, 524_289, 3_274_634, 10**8 + 1):
+    for dim in (1, 2, 524_288, 524_289, 1_048_577, 3_274_634, 10**8 + 1):
         bounds = direction._bounds(dim)
         assert bounds[0][0] == 0
         assert bounds[-1][1] == dim

@@ -357,7 +357,7 @@ def test_normals_known_answer(size):
     float32, one radius in 65,536 takes another word; the last size has one such.
     """
     key = bytes(range(1, 33))
-    for dtype, tolerance in ((np.float32, 2e-5), (np.float64, 1e-14)):
+    for dtype, tolerance in ((np.float32, 2e-5), (np.float64, 1e-13)):
         even, expected, used = size - size % 2, [], 0
         counts = [min(BLOCK, even - start) for start in range(0, even, BLOCK)]
         for count in counts + [2] * (size % 2):
@@ -516,7 +516,7 @@ def test_normals_of_any_size(size, dtype):
     assert samples.shape == (size,)
     assert samples.dtype == dtype
     assert np.all(np.isfinite(samples))
-    assert len(np.unique(samples)) >= 0.99 * size
+    assert len(np.unique(samples)) >= 0.98 * size  # float32 has few enough to meet twice
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

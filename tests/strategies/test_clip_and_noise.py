@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from dp_accounting.rdp import RdpAccountant as DirectRdpAccountant
+from dp_accounting.pld import PLDAccountant as DirectPldAccountant
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import (
     GaussianPrivacyEvent,
@@ -933,7 +933,8 @@ def test_devices_that_fail_are_counted():
 
 # ------------------------------------------------------------------ accounting
 def direct_epsilon(rate, noise_multiplier, rounds, delta):
-    accountant = DirectRdpAccountant()
+    """Return the epsilon of dp-accounting's own privacy loss distributions, to 1e-3."""
+    accountant = DirectPldAccountant(value_discretization_interval=1e-4)
     accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise_multiplier)), rounds)
     return accountant.get_epsilon(delta)
 
@@ -957,7 +958,7 @@ def test_epsilon_is_that_of_dp_accounting(rate, charged, noise_multiplier, round
     )
     spent = run_rounds(strategy, rounds).privacy_spent()
     expected = direct_epsilon(charged, noise_multiplier, rounds, delta)
-    assert spent.epsilon == pytest.approx(expected, rel=1e-9)
+    assert spent.epsilon == pytest.approx(expected, rel=2e-3)
     assert (spent.delta, spent.num_releases) == (delta, rounds)
     assert strategy.last_round["cdp-epsilon"] == spent.epsilon
 
@@ -1213,9 +1214,9 @@ def test_report_of_a_secure_run_has_no_exceptions():
     report = strategy.report()
     assert report.exceptions == ()
     assert report.rounds == 3
-    assert report.central.epsilon == pytest.approx(direct_epsilon(0.25, 4.0, 3, 1e-5), rel=1e-9)
+    assert report.central.epsilon == pytest.approx(direct_epsilon(0.25, 4.0, 3, 1e-5), rel=2e-3)
     facts = report.central
-    assert (facts.releases, facts.delta, facts.accountant) == (3, 1e-5, "rdp")
+    assert (facts.releases, facts.delta, facts.accountant) == (3, 1e-5, "pld")
     assert (facts.noise_multiplier, facts.clip_norm) == (4.0, 3.0)
     assert (facts.sampling_rate, facts.population) == (0.25, 20)
     assert report.local.epsilon_per_report == sum(MARKS.values())
