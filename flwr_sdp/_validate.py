@@ -59,6 +59,16 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int | None = None) 
     return int(value)
 
 
+def store(instance: object, **values: Any) -> None:
+    """Set fields of a frozen dataclass to what a check returned.
+
+    A number of a caller's own type, such as ``numpy.float16``, would set the precision of
+    everything that is computed from it.
+    """
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     """Return `value` if it is one of `options`, or raise ``ValueError``."""
     if value not in options:

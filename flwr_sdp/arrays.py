@@ -37,6 +37,8 @@ def as_rows(name: str, array: Any, dim: int) -> Array:
     """
     dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
     known = isinstance(array, np.ndarray) or is_tensor(array)
+    if isinstance(array, np.ma.MaskedArray):  # what is masked would be released
+        known, dtype = False, "MaskedArray"
     if not known or dtype not in ("float32", "float64"):
         raise ValueError(
             f"{name} must be a NumPy array or torch tensor of float32 or float64; got {dtype}"
@@ -46,6 +48,16 @@ def as_rows(name: str, array: Any, dim: int) -> Array:
     if is_tensor(array):
         return array.detach().contiguous().reshape(-1, dim)
     return np.ascontiguousarray(array).reshape(-1, dim)
+
+
+def check_room(name: str, rows: Array, largest: float) -> None:
+    """Raise ``ValueError`` where the largest output is not well within the dtype."""
+    room = np.finfo(str(rows.dtype).removeprefix("torch.")).max
+    if not 2.0 * largest <= float(room):
+        raise ValueError(
+            f"{name} must be float64 at this budget, and the budget larger if it is; "
+            f"{rows.dtype} has no room for {largest:g}"
+        )
 
 
 def draws_on_device(array: Array, rng: Any) -> bool:

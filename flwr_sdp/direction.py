@@ -16,10 +16,9 @@ Each segment is thus drawn like a short vector of its own.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -28,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_sdp.arrays import Array, NumPyRows, TorchRows, norm
-from flwr_sdp.randomness import BLOCK, FloatArray, KeystreamGenerator
+from flwr_sdp.randomness import BLOCK, FloatArray, KeystreamGenerator, process
 from flwr_sdp.sphere import sample_chi_squares
 
 Floats = NDArray[np.float64]
@@ -75,7 +74,7 @@ def draw(
     threads : int
         How many threads share the work on a row of several segments.
     """
-    out = np.empty_like(rows)
+    out = np.empty(rows.shape, rows.dtype)  # whatever the order of the rows in memory
     dots = np.where(norms.any(axis=1), dots, 0.0)
     along, across = lengths * dots, lengths * np.sqrt((1.0 - dots) * (1.0 + dots))
     if norms.shape[1] > 1:
@@ -117,7 +116,8 @@ def draw_on_device(
     while True:
         out.normal_(generator=generator)
         inner, square = _split_off(TorchRows, out, rows, safe)
-        if rows.shape[1] > _FEW or bool((square > 0).all()):
+        # Not "all above 0": NaN would be drawn again for ever.
+        if rows.shape[1] > _FEW or not bool((square <= 0).any()):
             break
     _mix(TorchRows, out, rows, safe, inner, square, along, across)
     return out
@@ -187,7 +187,7 @@ def _draw_rows(out: FloatArray, rows: FloatArray, aims: _Aims, rng: KeystreamGen
         inner, square = _split_off(
             NumPyRows, out, rows, aims.norms, total if len(rows) == 1 else None
         )
-        if min(square) > 0:
+        if not np.any(square <= 0):  # as above
             break
     _mix(NumPyRows, out, rows, aims.norms, inner, square, aims.along, aims.across)
 
@@ -231,10 +231,12 @@ def _bounds(dim: int) -> list[tuple[int, int]]:
 def _map(function: Callable[[Any], Any], items: list[Any], threads: int) -> list[Any]:
     if threads == 1 or len(items) == 1:
         return [function(item) for item in items]
-    return list(_pool(os.getpid(), threads).map(function, items))
+    futures = [_pool(process(), threads).submit(function, item) for item in items]
+    wait(futures)  # or, after an error, some would go on with the caller's arrays
+    return [future.result() for future in futures]
 
 
 @lru_cache(maxsize=4)
-def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
+def _pool(_process: tuple[int, int], threads: int) -> ThreadPoolExecutor:
     """Return threads that stay, with their scratch memory; a forked process has its own."""
     return ThreadPoolExecutor(threads, thread_name_prefix="flwr-sdp")

@@ -49,9 +49,12 @@ class ScalarDP:
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        _validate.number("epsilon", self.epsilon, above=0.0)
-        _validate.integer("num_bins", self.num_bins, minimum=1, maximum=_MAX_BINS)
-        _validate.number("max_norm", self.max_norm, above=0.0)
+        _validate.store(
+            self,
+            epsilon=_validate.number("epsilon", self.epsilon, above=0.0),
+            num_bins=_validate.integer("num_bins", self.num_bins, minimum=1, maximum=_MAX_BINS),
+            max_norm=_validate.number("max_norm", self.max_norm, above=0.0),
+        )
 
     @classmethod
     def from_epsilon(cls, epsilon: float, max_norm: float) -> ScalarDP:
@@ -69,18 +72,18 @@ class ScalarDP:
     def step(self) -> float:
         """Distance between neighbouring outputs (a in the paper)."""
         decay = math.exp(-self.epsilon)
-        bins = int(self.num_bins)
+        bins = self.num_bins
         return (1.0 + bins * decay) / -math.expm1(-self.epsilon) * (self.max_norm / bins)
 
     @property
     def offset(self) -> float:
         """Index that is released as 0 (b in the paper)."""
-        return self._random_share * int(self.num_bins) / 2.0
+        return self._random_share * self.num_bins / 2.0
 
     @property
     def max_output(self) -> float:
         """Largest absolute value an output can take."""
-        return self.step * (int(self.num_bins) - self.offset)
+        return self.step * (self.num_bins - self.offset)
 
     @property
     def min_output(self) -> float:
@@ -91,12 +94,12 @@ class ScalarDP:
     def _random_share(self) -> float:
         # Randomized response = the index itself, or else, with this probability, a uniform one.
         decay = math.exp(-self.epsilon)
-        bins = int(self.num_bins)
+        bins = self.num_bins
         return (bins + 1) * decay / (1.0 + bins * decay)
 
     def variance(self, r: float) -> float:
         """Return the exact variance of the output at `r` (clipped to ``[0, max_norm]``)."""
-        k, share = int(self.num_bins), self._random_share
+        k, share = self.num_bins, self._random_share
         position = float(self._positions(np.array(_validate.number("r", r))))
         fraction = position - math.floor(position)
         spread = (1.0 - share) * fraction * (1.0 - fraction)
@@ -135,11 +138,11 @@ class ScalarDP:
         positions = self._positions(r)
         index = np.floor(positions)
         index += rng.uniforms(index.size) < positions - index
-        index = randomized_response(index, int(self.num_bins), self.epsilon, rng)
+        index = randomized_response(index, self.num_bins, self.epsilon, rng)
         return self.step * (index - self.offset)
 
     def _positions(self, r: NDArray[np.float64]) -> NDArray[np.float64]:
-        bins = int(self.num_bins)
+        bins = self.num_bins
         # r / max_norm is at most 1, but its product with k may round above k.
         return np.minimum(np.clip(r, 0.0, self.max_norm) / self.max_norm * bins, bins)
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from flwr_sdp import _validate
-from flwr_sdp.arrays import Array, TorchRows, as_rows, draws_on_device, like, to_host
+from flwr_sdp.arrays import Array, TorchRows, as_rows, check_room, draws_on_device, like, to_host
 from flwr_sdp.direction import Floats, draw, draw_on_device, segment_norms
 from flwr_sdp.randomness import FloatArray, KeystreamGenerator, as_generator
 from flwr_sdp.sphere import MAX_DIM, MAX_THRESHOLD, Cap, sample_dots, threshold_for_log_odds
@@ -58,7 +58,8 @@ class PrivUnit:
     **Accuracy.** Unbiased: ``E[Z | u] = u``. Every output has norm :attr:`scale`, and
     ``E|Z - u|^2 = scale**2 - 1``.
 
-    **Cost.** O(dim) time, one pass; memory is the input, the output and one block.
+    **Cost.** O(dim) time, one pass; memory is the input, the output, and
+    two blocks (4 MiB in float32) that each thread keeps.
 
     **Floating point.** The guarantee is that of the real-number mechanism. Outputs are rounded to
     the dtype of the input, so their last bits may depend on more than the theorem allows for.
@@ -71,10 +72,15 @@ class PrivUnit:
 
     def __post_init__(self) -> None:
         """Check the parameters and evaluate the cap once."""
-        _validate.integer("dim", self.dim, minimum=2, maximum=MAX_DIM)
-        _validate.number("cap_threshold", self.cap_threshold, minimum=0.0, maximum=MAX_THRESHOLD)
-        _validate.number("epsilon_flip", self.epsilon_flip, minimum=0.0)
-        object.__setattr__(self, "_cap", Cap(int(self.dim), float(self.cap_threshold)))
+        _validate.store(
+            self,
+            dim=_validate.integer("dim", self.dim, minimum=2, maximum=MAX_DIM),
+            cap_threshold=_validate.number(
+                "cap_threshold", self.cap_threshold, minimum=0.0, maximum=MAX_THRESHOLD
+            ),
+            epsilon_flip=_validate.number("epsilon_flip", self.epsilon_flip, minimum=0.0),
+        )
+        object.__setattr__(self, "_cap", Cap(self.dim, self.cap_threshold))
         if not self.epsilon > 0:
             raise ValueError(
                 "cap_threshold and epsilon_flip must not both be 0: the output would carry "
@@ -162,9 +168,9 @@ class PrivUnit:
         rng : generator, optional
             By default a secure one. A generator of this package, or one of NumPy or torch, which
             provides the key of a new stream. A tensor on an accelerator together with a
-            ``torch.Generator`` of that accelerator is privatized there, by that generator and
-            without waiting for the device; it is for simulation. Any other tensor goes through
-            host memory, where the keystream is.
+            ``torch.Generator`` of that accelerator is privatized there, by that generator, and
+            waited for once, to check the norms; it is for simulation. Any other tensor goes
+            through host memory, where the keystream is.
         threads : int
             Threads that share the work on vectors of more than 524,288 coordinates. The output
             does not depend on it.
@@ -178,15 +184,17 @@ class PrivUnit:
         Raises
         ------
         ValueError
-            If the shape, the dtype or a norm is wrong, or a value is not finite.
+            If the shape, the dtype or a norm is wrong, a value is not finite, or the scale is
+            beyond the dtype.
         """
         rows = as_rows("unit", unit, self.dim)
+        check_room("unit", rows, self.scale)
         threads = _validate.integer("threads", threads, minimum=1)
         lengths = np.full(len(rows), self.scale)
         if draws_on_device(rows, rng):
             norms = TorchRows.dots(rows, rows) ** 0.5
             out = self.draw_on_device(rows, norms, lengths, rng)
-            _check_unit(to_host(norms))  # last, so that nothing waits for the device before
+            _check_unit(to_host(norms))  # last: the only wait for the device
             return out.reshape(unit.shape)
         rows = to_host(rows)
         segments = segment_norms(rows, threads)
@@ -227,6 +235,7 @@ def _check_unit(norms: FloatArray) -> None:
         )
 
 
+@lru_cache(maxsize=256)
 def paper_cap_threshold(dim: int, epsilon: float) -> float:
     r"""Return the larger gamma of the two inequalities of Theorem 1, for dim >= 3.
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_sdp import _validate
-from flwr_sdp.arrays import Array, as_rows, draws_on_device, like, to_host
+from flwr_sdp.arrays import Array, as_rows, check_room, draws_on_device, like, to_host
 from flwr_sdp.hypercube import (
     MAX_SUBSET,
     HypercubeCap,
@@ -31,7 +31,6 @@ from flwr_sdp.sphere import MAX_DIM
 
 # Coordinates processed at a time: their masks and bytes stay in the cache.
 _BLOCK = MAX_SUBSET
-_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,15 +84,19 @@ class PrivUnitInfinity:
 
     def __post_init__(self) -> None:
         """Check the parameters and evaluate the cap once."""
-        _validate.integer("dim", self.dim, minimum=1, maximum=MAX_DIM)
-        _validate.integer(
-            "agreement_threshold", self.agreement_threshold, minimum=0, maximum=int(self.dim) - 1
+        dim = _validate.integer("dim", self.dim, minimum=1, maximum=MAX_DIM)
+        _validate.store(
+            self,
+            dim=dim,
+            agreement_threshold=_validate.integer(
+                "agreement_threshold", self.agreement_threshold, minimum=0, maximum=dim - 1
+            ),
+            epsilon_flip=_validate.number("epsilon_flip", self.epsilon_flip),
         )
-        _validate.number("epsilon_flip", self.epsilon_flip)
         # d tau = ceil((d + kappa + 1) / 2), as in Algorithm 2. The ceil((d + kappa) / 2) of the
         # paper's proof is one less when d + kappa is even, where ties would count as inside.
-        matches = (int(self.dim) + int(self.agreement_threshold)) // 2 + 1
-        object.__setattr__(self, "_cap", HypercubeCap(int(self.dim), matches))
+        matches = (dim + self.agreement_threshold) // 2 + 1
+        object.__setattr__(self, "_cap", HypercubeCap(dim, matches))
         if not (self.epsilon > 0 and 1.0 / max(self._mean, 1e-323) < math.inf):
             raise ValueError(
                 f"epsilon_flip must be a finite number > {-self.epsilon_cap:g}, the price of "
@@ -223,14 +226,11 @@ class PrivUnitInfinity:
             beyond the dtype.
         """
         rows = as_rows("x", x, self.dim)
-        if str(rows.dtype).endswith("float32") and 2.0 * self.scale > _LARGEST_FLOAT32:
-            raise ValueError(
-                f"x must be float64 at this budget; {rows.dtype} has no room for {self.scale:g}"
-            )
+        check_room("x", rows, self.scale)
         generator = as_generator(rng)
         if draws_on_device(rows, rng):
             out = self._draw_on_device(rows, generator, rng)
-            _check_cube(rows)  # last, so that nothing waits for the device before
+            _check_cube(rows)  # last: the only wait for the device
             return out.reshape(x.shape)
         rows = to_host(rows)
         _check_cube(rows)

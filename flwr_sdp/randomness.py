@@ -34,6 +34,23 @@ _ZEROS = bytes(1 << 20)
 _SLACK = 15
 
 
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+def process() -> tuple[int, int]:
+    """Return what tells this process from those it was forked from, even if an id is used again."""
+    return os.getpid(), _forks
+
+
 @dataclass(frozen=True)
 class _Format:
     """A floating-point type, the integers as wide as it, and the sine to its precision.
@@ -96,7 +113,7 @@ class KeystreamGenerator:
 
     @property
     def is_secure(self) -> bool:
-        """Whether the key came from the operating system, and so no guarantee is void."""
+        """Whether the key was declared to come from the operating system, as guarantees need."""
         return self._secure
 
     # ------------------------------------------------------------------ bits
@@ -106,7 +123,7 @@ class KeystreamGenerator:
 
     def _keystream(self, buffer: NDArray[np.uint8], count: int) -> NDArray[np.uint64]:
         """Write `count` words to `buffer`, which has room for them and the slack, and view them."""
-        if os.getpid() != self._pid:
+        if process() != self._process:
             self._after_fork()
         for start in range(0, 8 * count, len(_ZEROS)):
             stop = min(start + len(_ZEROS), 8 * count)
@@ -188,8 +205,10 @@ class KeystreamGenerator:
         bits more, so that the tail has its resolution there and reaches 11 standard deviations.
         """
         form = _FORMATS.get(out.dtype.type)
-        if form is None:
-            raise TypeError(f"normals come as float32 or float64; got {out.dtype}")
+        if form is None or not out.dtype.isnative:
+            raise TypeError(f"normals come as float32 or float64, in native order; got {out.dtype}")
+        if out.ndim != 1 or not out.flags.c_contiguous:
+            raise TypeError("normals fill a contiguous array of one dimension")
         even, square = out.size - out.size % 2, 0.0
         for start in range(0, even, BLOCK):
             square += self._fill(out[start : min(start + BLOCK, even)], form)
@@ -263,7 +282,7 @@ class KeystreamGenerator:
     # ------------------------------------------------------------------ one process, one stream
     def _rekey(self, key: bytes) -> None:
         self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
-        self._pid = os.getpid()
+        self._process = process()
 
     def _after_fork(self) -> None:
         if not self._secure:

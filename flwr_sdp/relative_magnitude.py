@@ -76,17 +76,20 @@ class ScalarRelDP:
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        _validate.number("epsilon", self.epsilon, above=0.0)
-        _validate.integer("num_bins", self.num_bins, minimum=1, maximum=_MAX_BINS)
-        _validate.number("accuracy", self.accuracy, above=0.0)
-        _validate.number("ratio", self.ratio, above=1.0)
-        _validate.number("max_norm", self.max_norm, above=0.0)
+        _validate.store(
+            self,
+            epsilon=_validate.number("epsilon", self.epsilon, above=0.0),
+            num_bins=_validate.integer("num_bins", self.num_bins, minimum=1, maximum=_MAX_BINS),
+            accuracy=_validate.number("accuracy", self.accuracy, above=0.0),
+            ratio=_validate.number("ratio", self.ratio, above=1.0),
+            max_norm=_validate.number("max_norm", self.max_norm, above=0.0),
+        )
         # In floats as they are used: a power that should just reach max_norm may round below it.
-        if not self._point(int(self.num_bins)) >= self.max_norm:
+        if not self._point(self.num_bins) >= self.max_norm:
             raise ValueError(
                 "num_bins must be large enough that accuracy * ratio**num_bins >= max_norm "
                 f"({self.max_norm!r}); got {self.num_bins!r}, which reaches "
-                f"{self._point(int(self.num_bins))!r}"
+                f"{self._point(self.num_bins)!r}"
             )
         if not math.isfinite(self.max_output):
             raise ValueError(
@@ -164,7 +167,7 @@ class ScalarRelDP:
     @property
     def max_output(self) -> float:
         """Largest absolute value an output can take."""
-        return self._output(int(self.num_bins))
+        return self._output(self.num_bins)
 
     @property
     def min_output(self) -> float:
@@ -203,7 +206,7 @@ class ScalarRelDP:
         return self._privatize(r, generator)
 
     def _privatize(self, r: float, generator: KeystreamGenerator) -> float:
-        bins = int(self.num_bins)
+        bins = self.num_bins
         r = self._clip(r)
         index = self._interval(r)
         low, high = self._neighbours(index)
@@ -223,14 +226,14 @@ class ScalarRelDP:
         return self._gain * (self._point(index) - self._random_share * self._grid_mean)
 
     def _clip(self, r: float) -> float:
-        return min(max(_validate.number("r", r), 0.0), float(self.max_norm))
+        return min(max(_validate.number("r", r), 0.0), self.max_norm)
 
     def _interval(self, r: float) -> int:
         """Return i such that `r` lies between grid points i and i + 1."""
         if r <= self._point(1):
             return 0
         index = math.floor((math.log(r) - math.log(self.accuracy)) / math.log1p(self.ratio - 1.0))
-        index = min(max(index, 1), int(self.num_bins) - 1)
+        index = min(max(index, 1), self.num_bins - 1)
         # The logarithms may round to the wrong side of an exact power.
         while self._point(index) > r:
             index -= 1
@@ -242,27 +245,27 @@ class ScalarRelDP:
     def _random_share(self) -> float:
         # Randomized response = the index itself, or else, with this probability, a uniform one.
         decay = math.exp(-self.epsilon)
-        bins = int(self.num_bins)
+        bins = self.num_bins
         return (bins + 1) * decay / (1.0 + bins * decay)
 
     @property
     def _gain(self) -> float:
         """Return 1 / (1 - random share)."""
-        bins = int(self.num_bins)
+        bins = self.num_bins
         return (1.0 + bins * math.exp(-self.epsilon)) / -math.expm1(-self.epsilon)
 
     @property
     def _grid_mean(self) -> float:
-        return self._point(int(self.num_bins)) * self._mean_power(1)
+        return self._point(self.num_bins) * self._mean_power(1)
 
     @property
     def _grid_square(self) -> float:
-        top = self._point(int(self.num_bins))
+        top = self._point(self.num_bins)
         return top * top * self._mean_power(2)
 
     def _mean_power(self, power: int) -> float:
         """Return the mean of ``(v / v_k)**power`` over the k + 1 grid points, v_0 = 0 included."""
-        bins, decay = int(self.num_bins), power * math.log1p(self.ratio - 1.0)
+        bins, decay = self.num_bins, power * math.log1p(self.ratio - 1.0)
         return math.expm1(-bins * decay) / math.expm1(-decay) / (bins + 1)
 
 

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 
 from flwr_sdp import _validate
-from flwr_sdp.arrays import Array, TorchRows, as_rows, draws_on_device, is_tensor, like, to_host
+from flwr_sdp.arrays import (
+    Array,
+    TorchRows,
+    as_rows,
+    check_room,
+    draws_on_device,
+    is_tensor,
+    like,
+    to_host,
+)
 from flwr_sdp.direction import Floats, segment_norms
 from flwr_sdp.magnitude import ScalarDP
 from flwr_sdp.privunit import PrivUnit, Rule
@@ -39,8 +48,15 @@ class SeparatedBudget:
 
     def __post_init__(self) -> None:
         """Check the budgets."""
-        _validate.number("epsilon_direction", self.epsilon_direction, above=0.0)
-        _validate.number("epsilon_magnitude", self.epsilon_magnitude, above=0.0)
+        _validate.store(
+            self,
+            epsilon_direction=_validate.number(
+                "epsilon_direction", self.epsilon_direction, above=0.0
+            ),
+            epsilon_magnitude=_validate.number(
+                "epsilon_magnitude", self.epsilon_magnitude, above=0.0
+            ),
+        )
 
     @classmethod
     def from_total(cls, epsilon: float, *, magnitude_share: float = 0.125) -> SeparatedBudget:
@@ -184,9 +200,12 @@ class SeparatedMechanism:
         Raises
         ------
         ValueError
-            If the shape or the dtype is wrong, or a value is not finite.
+            If the shape or the dtype is wrong, a value is not finite, or the longest output is
+            beyond the dtype. (The mod, on a device, releases a zero vector in place of one that is
+            not finite.)
         """
         rows = as_rows("update", update, self.dim)
+        check_room("update", rows, self.max_output_norm)
         threads = _validate.integer("threads", threads, minimum=1)
         on_device = draws_on_device(rows, rng)
         if not on_device:

@@ -24,6 +24,7 @@ class Recorder(KeystreamGenerator):
     def __init__(self, key: bytes) -> None:
         super().__init__(key, secure=False)
         self.draws: list[dict[str, Any]] = []
+        self._inside = False
 
     def _keep(self, kind: str, values: Any) -> Any:
         self.draws.append({"kind": kind, "values": np.asarray(values).tolist()})
@@ -39,8 +40,11 @@ class Recorder(KeystreamGenerator):
         return self._keep("integer", super().integers(high, count))
 
     def fill_normal(self, out):
+        outermost, self._inside = not self._inside, True  # an odd count asks for two more inside
         square = super().fill_normal(out)
-        self._keep("normal", out)
+        if outermost:
+            self._inside = False
+            self._keep("normal", out)
         return square
 
     def spawn(self, count):

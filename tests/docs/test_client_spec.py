@@ -102,6 +102,51 @@ def test_port_gives_the_reports(case):
     assert output == pytest.approx(case["output"], **close(case["bits"]))
 
 
+class Replay(port.Stream):
+    """A stream without keys: it gives out the recorded draws of a case, in their order."""
+
+    def __init__(self, draws):
+        self.draws = iter(draws)
+
+    def take(self, kind, count):
+        draw = next(self.draws)
+        assert (draw["kind"], len(draw["values"])) == (kind, count)
+        return draw["values"]
+
+    def uniforms(self, count):
+        return self.take("uniform", count)
+
+    def log_uniforms(self, count):
+        return self.take("log_uniform", count)
+
+    def integer(self, high):
+        return self.take("integer", 1)[0]
+
+    def normals(self, count, bits=64, block=None):
+        return self.take("normal", count)
+
+    def spawn(self, count):
+        return [self] * count
+
+
+@pytest.mark.parametrize("case", VECTORS["reports"] + VECTORS["directions"], ids=by_name)
+def test_recorded_draws_can_be_replayed(case):
+    """The other way to check a port: with its own secure generator, fed with the draws."""
+    stream = Replay(case["draws"])
+    if "update" in case:
+        output = port.separated(stream, case, case["update"])
+    else:
+        output = port.priv_unit(stream, case, case["unit"], case["scale"])
+    assert output == pytest.approx(case["output"], **close(case["bits"]))
+    assert next(stream.draws, None) is None
+
+
+@pytest.mark.parametrize("case", VECTORS["directions"], ids=by_name)
+def test_width_of_the_cap_follows_from_public_numbers(case):
+    wide = case["epsilon"] - case["epsilon_flip"] < math.log(0.85 / 0.15)
+    assert wide is case["wide_cap"]
+
+
 @pytest.mark.parametrize("case", VECTORS["directions"][2:], ids=by_name)
 def test_port_with_a_mistake_is_noticed(case, monkeypatch):
     """A port that takes the sines before the cosines."""

@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import special
 
-from flwr_sdp import KeystreamGenerator, secure_generator, seeded_generator
+from flwr_sdp import KeystreamGenerator, randomness, secure_generator, seeded_generator
 from flwr_sdp.randomness import BLOCK, as_generator
 from tests.statistics_helpers import (
     assert_counts,
@@ -550,6 +550,27 @@ def test_normals_of_odd_sizes_have_the_right_law():
 def test_normals_of_other_types_are_refused(dtype):
     with pytest.raises(TypeError, match="float32 or float64"):
         seeded_generator(1).normal(4, dtype)
+
+
+@pytest.mark.parametrize(
+    "out",
+    [np.empty(4, ">f4"), np.empty(4, ">f8"), np.empty((2, 2)), np.empty(8)[::2]],
+    ids=["float32, swapped", "float64, swapped", "two dimensions", "strided"],
+)
+def test_normals_are_not_put_where_they_would_be_wrong(out):
+    with pytest.raises(TypeError, match=r"native order|contiguous array of one dimension"):
+        seeded_generator(1).fill_normal(out)
+
+
+def test_a_process_id_that_is_used_again_is_another_process(monkeypatch):
+    rng = secure_generator()
+    before = rng.bits(2)
+    monkeypatch.setattr(randomness, "_forks", randomness._forks + 1)
+    twin = seeded_generator(1)
+    monkeypatch.setattr(randomness, "_forks", randomness._forks + 1)
+    with pytest.raises(RuntimeError, match="carried into a forked process"):
+        twin.bits(1)
+    assert not np.array_equal(rng.bits(2), before)
 
 
 # ------------------------------------------------------------------ what a caller may pass

@@ -6,6 +6,7 @@ whatever waits for a value fails. The tests marked so run on a real one where th
 """
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -217,6 +218,29 @@ def test_which_tensors_are_drawn_on_the_device():
     assert not draws_on_device(np.ones(3), rng)
     assert not draws_on_device(torch.ones(3, device="meta"), rng)
     assert not draws_on_device(torch.ones(3, device="meta"), None)
+
+
+def test_an_accelerator_and_its_generator_go_together(monkeypatch):
+    """With stand-ins for what no machine without an accelerator has."""
+
+    class Stand:
+        def __init__(self, kind):
+            self.device = SimpleNamespace(type=kind)
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Stand, Generator=Stand))
+    draws_on_device = arrays_module.draws_on_device
+    assert draws_on_device(Stand("cuda"), Stand("cuda"))
+    assert not draws_on_device(Stand("cuda"), Stand("cpu"))
+    assert not draws_on_device(Stand("cpu"), Stand("cpu"))
+    assert not draws_on_device(Stand("cuda"), None)
+
+
+@pytest.mark.parametrize("dim", [3, 64, 65])
+def test_bad_rows_on_the_device_come_to_an_end(dim):
+    rows, one = torch.full((2, dim), float("nan")), np.ones(2)
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    out = draw_on_device(rows, norms, 0.5 * one, one, torch.Generator())
+    assert torch.isnan(out).all()
 
 
 def test_core_works_without_torch(monkeypatch):

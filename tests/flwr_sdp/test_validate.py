@@ -8,6 +8,7 @@ import pytest
 
 from flwr_sdp import (
     PrivUnit,
+    PrivUnitInfinity,
     ScalarDP,
     SeparatedBudget,
     SeparatedMechanism,
@@ -218,6 +219,45 @@ def with_value(value, dtype=np.float64):
 def test_bad_unit_vectors_are_refused(unit, message):
     with pytest.raises(ValueError, match=f"^unit must have .*{message}|^unit must be .*{message}"):
         PrivUnit.from_epsilon(10, 1.0).privatize(unit, seeded_generator(70))
+
+
+def test_masked_arrays_are_refused():
+    """What is masked would be released with the rest."""
+    with pytest.raises(ValueError, match="got MaskedArray"):
+        PrivUnit.from_epsilon(10, 1.0).privatize(np.ma.masked_array(UNIT, mask=UNIT > 0))
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_parameters_are_computed_with_in_double_precision(kind):
+    """Whatever type the caller's numbers have; losses in float16 would be under-reported."""
+    ten, tenth = kind(10.0), kind(0.1)
+    for mechanism, same in (
+        (
+            PrivUnit(dim=np.int32(50), cap_threshold=tenth, epsilon_flip=ten),
+            PrivUnit(dim=50, cap_threshold=float(tenth), epsilon_flip=10.0),
+        ),
+        (
+            PrivUnitInfinity(dim=50, agreement_threshold=np.int8(4), epsilon_flip=ten),
+            PrivUnitInfinity(dim=50, agreement_threshold=4, epsilon_flip=10.0),
+        ),
+        (
+            ScalarDP(epsilon=ten, num_bins=np.uint8(29), max_norm=tenth),
+            ScalarDP(epsilon=10.0, num_bins=29, max_norm=float(tenth)),
+        ),
+    ):
+        assert repr(mechanism) == repr(same)
+        assert type(mechanism.epsilon) is float
+        assert mechanism.epsilon == same.epsilon
+
+
+def test_outputs_beyond_the_dtype_are_refused():
+    unit = np.eye(3, dtype=np.float32)[0]
+    with pytest.raises(ValueError, match="unit must be float64 at this budget"):
+        PrivUnit.from_epsilon(3, 1e-40).privatize(unit)
+    mechanism = SeparatedMechanism.from_budget(3, BUDGET, 3e38)
+    with pytest.raises(ValueError, match="update must be float64 at this budget"):
+        mechanism.privatize(unit)
+    assert np.all(np.isfinite(mechanism.privatize(unit.astype(np.float64), seeded_generator(1))))
 
 
 def test_nearly_unit_vectors_are_normalised():
