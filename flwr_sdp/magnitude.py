@@ -78,7 +78,7 @@ class ScalarDP:
     @property
     def offset(self) -> float:
         """Index that is released as 0 (b in the paper)."""
-        return self._random_share * self.num_bins / 2.0
+        return random_share(self.num_bins, self.epsilon) * self.num_bins / 2.0
 
     @property
     def max_output(self) -> float:
@@ -90,16 +90,9 @@ class ScalarDP:
         """Smallest (negative) value an output can take."""
         return -self.step * self.offset
 
-    @property
-    def _random_share(self) -> float:
-        # Randomized response = the index itself, or else, with this probability, a uniform one.
-        decay = math.exp(-self.epsilon)
-        bins = self.num_bins
-        return (bins + 1) * decay / (1.0 + bins * decay)
-
     def variance(self, r: float) -> float:
         """Return the exact variance of the output at `r` (clipped to ``[0, max_norm]``)."""
-        k, share = self.num_bins, self._random_share
+        k, share = self.num_bins, random_share(self.num_bins, self.epsilon)
         position = float(self._positions(np.array(_validate.number("r", r))))
         fraction = position - math.floor(position)
         spread = (1.0 - share) * fraction * (1.0 - fraction)
@@ -157,3 +150,12 @@ def randomized_response(
     stays = rng.bernoullis(epsilon - math.log(bins), index.size)
     other = (index + 1.0 + rng.integers(bins, index.size)) % (bins + 1.0)
     return np.where(stays, index, other)
+
+
+def random_share(bins: int, epsilon: float) -> float:
+    """Return the probability with which :func:`randomized_response` is a uniform index.
+
+    Otherwise it is the index itself.
+    """
+    decay = math.exp(-epsilon)
+    return (bins + 1) * decay / (1.0 + bins * decay)

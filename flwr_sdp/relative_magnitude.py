@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flwr_sdp import _validate
-from flwr_sdp.magnitude import randomized_response
+from flwr_sdp.magnitude import random_share, randomized_response
 from flwr_sdp.randomness import KeystreamGenerator, as_generator
 
 _MAX_BINS = 2**40
@@ -162,7 +162,7 @@ class ScalarRelDP:
     @property
     def offset(self) -> float:
         """Power of the ratio that would be released as 0 (b in the paper)."""
-        return self._random_share * self._grid_mean / self.accuracy
+        return random_share(self.num_bins, self.epsilon) * self._grid_mean / self.accuracy
 
     @property
     def max_output(self) -> float:
@@ -177,7 +177,7 @@ class ScalarRelDP:
     def variance(self, r: float) -> float:
         """Return the exact variance of the output at `r` (clipped to ``[0, max_norm]``)."""
         r = self._clip(r)
-        share, gain = self._random_share, self._gain
+        share, gain = random_share(self.num_bins, self.epsilon), self._gain
         low, high = self._neighbours(self._interval(r))
         # Var of the mixture: 1/gain of the rounded number, share of a uniform grid point.
         mean = self._grid_mean
@@ -223,7 +223,9 @@ class ScalarRelDP:
         return self._point(index), self._point(index + 1)
 
     def _output(self, index: int) -> float:
-        return self._gain * (self._point(index) - self._random_share * self._grid_mean)
+        return self._gain * (
+            self._point(index) - random_share(self.num_bins, self.epsilon) * self._grid_mean
+        )
 
     def _clip(self, r: float) -> float:
         return min(max(_validate.number("r", r), 0.0), self.max_norm)
@@ -240,13 +242,6 @@ class ScalarRelDP:
         while self._point(index + 1) < r:
             index += 1
         return index
-
-    @property
-    def _random_share(self) -> float:
-        # Randomized response = the index itself, or else, with this probability, a uniform one.
-        decay = math.exp(-self.epsilon)
-        bins = self.num_bins
-        return (bins + 1) * decay / (1.0 + bins * decay)
 
     @property
     def _gain(self) -> float:

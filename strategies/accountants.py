@@ -31,15 +31,7 @@ def poisson_accountant(
     ImportError
         If dp-accounting is missing; ``pip install 'flwr-sdp[server]'`` brings it.
     """
-    return BestAccountant(
-        PrivacyConfig(
-            target_delta=delta,
-            population_size=population,
-            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-            sampling_method=SamplingMethod.POISSON,
-            max_epsilon=max_epsilon,
-        )
-    )
+    return BestAccountant(_config(SamplingMethod.POISSON, population, delta, max_epsilon))
 
 
 def fixed_size_accountant(
@@ -54,15 +46,7 @@ def fixed_size_accountant(
     ImportError
         If dp-accounting is missing; ``pip install 'flwr-sdp[server]'`` brings it.
     """
-    return BestAccountant(
-        PrivacyConfig(
-            target_delta=delta,
-            population_size=population,
-            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-            sampling_method=SamplingMethod.NO_AMPLIFICATION,
-            max_epsilon=max_epsilon,
-        )
-    )
+    return BestAccountant(_config(SamplingMethod.NO_AMPLIFICATION, population, delta, max_epsilon))
 
 
 def poisson_rdp_accountant(
@@ -75,17 +59,10 @@ def poisson_rdp_accountant(
     ImportError
         If dp-accounting is missing; ``pip install 'flwr-sdp[server]'`` brings it.
     """
-    config = PrivacyConfig(
-        target_delta=delta,
-        population_size=population,
-        neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-        sampling_method=SamplingMethod.POISSON,
-        max_epsilon=max_epsilon,
-    )
     try:
         from flwr.serverapp import RdpAccountant
 
-        return RdpAccountant(config)
+        return RdpAccountant(_config(SamplingMethod.POISSON, population, delta, max_epsilon))
     except ImportError as error:
         raise ImportError(
             "central accounting needs dp-accounting: pip install 'flwr-sdp[server]'"
@@ -171,4 +148,16 @@ def fixed_size_event(
         noise_multiplier=noise_multiplier / 2.0,
         sample_size=_validate.integer("cohort_size", cohort_size, minimum=1, maximum=population),
         population_size=population,
+    )
+
+
+def _config(
+    method: SamplingMethod, population: int, delta: float, max_epsilon: float | None
+) -> PrivacyConfig:
+    return PrivacyConfig(
+        target_delta=delta,
+        population_size=population,
+        neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+        sampling_method=method,
+        max_epsilon=max_epsilon,
     )

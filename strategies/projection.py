@@ -13,7 +13,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from flwr_sdp import _validate
-from flwr_sdp.magnitude import ScalarDP
+from flwr_sdp.magnitude import ScalarDP, random_share
 from flwr_sdp.relative_magnitude import ScalarRelDP
 from flwr_sdp.separated import SeparatedMechanism
 
@@ -106,7 +106,7 @@ def unprojected_noise_multiplier(
 
 def _clipped(magnitude: ScalarDP | ScalarRelDP, r: float, limit: float) -> tuple[float, float]:
     """Return the probability that the output at r exceeds a limit, and its mean when clipped."""
-    bins, step, offset = int(magnitude.num_bins), magnitude.step, magnitude.offset
+    bins, step, offset = magnitude.num_bins, magnitude.step, magnitude.offset
     # Index j is released as step (grid(j) - offset), and clipped where that exceeds the limit.
     reach = limit / step
     slack = _TOLERANCE * (reach + offset)
@@ -119,8 +119,7 @@ def _clipped(magnitude: ScalarDP | ScalarRelDP, r: float, limit: float) -> tuple
         return float(abs(value) > reach + slack), min(max(value, -reach), reach)
 
     # A uniform index, with this probability ...
-    decay = math.exp(-magnitude.epsilon)
-    random_share = (bins + 1) * decay / (1.0 + bins * decay)
+    uniform = random_share(bins, magnitude.epsilon)
     indices = range(bins + 1)
     first = bisect_left(indices, True, key=lambda index: not is_below(index, -reach - slack))
     end = bisect_left(indices, True, key=lambda index: not is_below(index, reach + slack))
@@ -137,8 +136,8 @@ def _clipped(magnitude: ScalarDP | ScalarRelDP, r: float, limit: float) -> tuple
     low, high = clipped(lower), clipped(lower + 1)
     near_clipped = (1.0 - fraction) * low[0] + fraction * high[0]
     near_mean = (1.0 - fraction) * low[1] + fraction * high[1]
-    share = random_share * random_clipped + (1.0 - random_share) * near_clipped
-    mean = random_share * random_mean + (1.0 - random_share) * near_mean
+    share = uniform * random_clipped + (1.0 - uniform) * near_clipped
+    mean = uniform * random_mean + (1.0 - uniform) * near_mean
     return share, step * mean
 
 
@@ -146,13 +145,13 @@ def _unit(magnitude: ScalarDP | ScalarRelDP) -> float:
     """Return what one is worth on the grid, as a norm."""
     if isinstance(magnitude, ScalarRelDP):
         return magnitude.accuracy
-    return magnitude.max_norm / int(magnitude.num_bins)
+    return magnitude.max_norm / magnitude.num_bins
 
 
 def _grid(magnitude: ScalarDP | ScalarRelDP, index: int) -> float:
     """Return a point of the grid: 0, 1, 2, ..., or 0, ratio, ratio^2, ..."""
     if isinstance(magnitude, ScalarRelDP) and index > 0:
-        return float(magnitude.ratio) ** index
+        return magnitude.ratio**index
     return float(index)
 
 
@@ -162,6 +161,6 @@ def _grid_sum(magnitude: ScalarDP | ScalarRelDP, first: int, end: int) -> float:
         first = max(first, 1)
         if end <= first:
             return 0.0
-        ratio = float(magnitude.ratio)
+        ratio = magnitude.ratio
         return ratio**first * math.expm1((end - first) * math.log(ratio)) / (ratio - 1.0)
     return 0.5 * (end - first) * (first + end - 1)
