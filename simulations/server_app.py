@@ -76,15 +76,12 @@ def _strategy(settings: Settings, model: ArrayRecord) -> ClipAndNoise:
             seed=settings.seed,
             population=settings.num_clients,
         )
-    clip_norm = settings.clip_norm
-    if clip_norm is None:  # the largest norm a report can have: nothing is projected
-        mechanism = SeparatedMechanism.from_budget(
-            _dim(model),
-            settings.budget,
-            settings.max_norm * settings.local_learning_rate,
-            rule=settings.rule,
-        )
-        clip_norm = mechanism.max_output_norm
+    mechanism = SeparatedMechanism.from_budget(
+        _dim(model),
+        settings.budget,
+        settings.max_norm * settings.local_learning_rate,
+        rule=settings.rule,
+    )
     checkpoints = None
     if settings.output_dir is not None and settings.checkpoint_keep:
         checkpoints = Checkpoints(
@@ -92,11 +89,12 @@ def _strategy(settings: Settings, model: ArrayRecord) -> ClipAndNoise:
         )
     return ClipAndNoise(
         optimizer,
-        clip_norm=clip_norm,
+        clip_norm=settings.clip_norm,
         noise_multiplier=settings.noise_multiplier,
         sampling_rate=sampling_rate,
         cohort_size=settings.cohort_size,
         server_learning_rate=settings.server_learning_rate,
+        mechanism=mechanism,
         max_epsilon=settings.max_epsilon,
         seed=settings.seed,
         population=settings.num_clients,

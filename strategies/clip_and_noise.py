@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeGuard
 
 from flwr.app import (
@@ -32,6 +32,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr_sdp import _validate
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_generator
 from flwr_sdp.released import BATCH_NORM_STATISTICS, check_patterns
+from flwr_sdp.separated import SeparatedMechanism
 from flwr_sdp.strategies._quiet import quiet
 from flwr_sdp.strategies.accountants import affordable_releases, compose
 from flwr_sdp.strategies.accumulator import Accumulator, ClippedSum
@@ -51,6 +52,7 @@ from flwr_sdp.strategies.optimizer_state import (
     settings_of,
     state_of,
 )
+from flwr_sdp.strategies.projection import ProjectionEffect, projection_effect
 from flwr_sdp.strategies.report import CentralGuarantee, LocalGuarantee, PrivacyReport
 from flwr_sdp.strategies.streaming import StreamingGrid, records_of
 
@@ -82,10 +84,10 @@ class ClipAndNoise(Strategy):
         A Flower strategy that can aggregate one reply: ``FedAvg`` takes the private mean as it is,
         ``FedAdam`` and others treat it as a pseudo-gradient. Robust aggregators such as ``Krum``
         need to see every reply, and cannot be used. Evaluation is left to it entirely.
-    clip_norm : float
+    clip_norm : float, optional
         rho, the norm to which an update is shortened; infinity clips nothing (and then
-        `noise_multiplier` must be 0). Clipping an unbiased report biases it: a rho of
-        ``mechanism.max_output_norm`` never binds.
+        `noise_multiplier` must be 0). Clipping an unbiased report biases it. By default the
+        ``max_output_norm`` of `mechanism`, which clips none of its reports.
     noise_multiplier : float
         z, the standard deviation of the noise on the *sum*, in units of rho. 0 gives no central
         guarantee, and the report says so.
@@ -98,6 +100,9 @@ class ClipAndNoise(Strategy):
         no amplification by sampling.
     server_learning_rate : float
         eta.
+    mechanism : SeparatedMechanism, optional
+        What the devices run: the report then says what the clip norm does to their updates. No
+        guarantee rests on it.
     require_local_dp : bool
         Refuse replies that do not carry the mark of
         :class:`flwr_sdp.clients.SeparatedDPMod`. The mark is a protection against mistakes, not
@@ -178,11 +183,12 @@ class ClipAndNoise(Strategy):
         self,
         strategy: Strategy,
         *,
-        clip_norm: float,
+        clip_norm: float | None = None,
         noise_multiplier: float,
         sampling_rate: float | None = None,
         cohort_size: int | None = None,
         server_learning_rate: float = 1.0,
+        mechanism: SeparatedMechanism | None = None,
         require_local_dp: bool = True,
         accountant: PrivacyAccountant | None = None,
         max_epsilon: float | None = None,
@@ -199,6 +205,12 @@ class ClipAndNoise(Strategy):
     ) -> None:
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy must be a flwr Strategy; got {strategy!r}")
+        if mechanism is not None and not isinstance(mechanism, SeparatedMechanism):
+            raise ValueError(f"mechanism must be a SeparatedMechanism; got {mechanism!r}")
+        if clip_norm is None:
+            if mechanism is None:
+                raise ValueError("clip_norm must be a number > 0, or mechanism be given; got None")
+            clip_norm = mechanism.max_output_norm
         if clip_norm != math.inf:
             _validate.number("clip_norm", clip_norm, above=0.0)
         _validate.number("noise_multiplier", noise_multiplier, minimum=0.0)
@@ -251,6 +263,7 @@ class ClipAndNoise(Strategy):
         self.clip_norm = float(clip_norm)
         self.noise_multiplier = float(noise_multiplier)
         self.server_learning_rate = float(server_learning_rate)
+        self.mechanism = mechanism
         self.require_local_dp = bool(require_local_dp)
         self.accountant = accountant
         self.max_epsilon = max_epsilon
@@ -277,6 +290,7 @@ class ClipAndNoise(Strategy):
         self._local: LocalGuarantee | None = None
         self._used = self._projected = 0
         self._kept = 0.0
+        self._longest_report = 0.0  # that devices have declared possible
         self._exceptions: dict[str, int] = {}
         self._model = ArrayRecord()
         self._cohort: list[int] = []
@@ -504,6 +518,7 @@ class ClipAndNoise(Strategy):
             self._note("a reply without local privacy was used (require_local_dp=False)")
         else:
             self._local = marks if self._local is None else self._local.widened(marks)
+        self._longest_report = max(self._longest_report, _longest_report(content))
 
     def _optimise(
         self, server_round: int, total: Accumulator, moved: ArrayRecord
@@ -587,14 +602,54 @@ class ClipAndNoise(Strategy):
                 population=int(self.population or 0),
                 sampling=self.sampling.name,
             )
+        mechanism, longest = self.mechanism, self._longest_report
+        if mechanism is not None and longest < sys.float_info.max:
+            if longest > mechanism.max_output_norm * (1.0 + 1e-9):
+                exceptions.append(
+                    f"devices declared reports of norms up to {longest:g}, beyond the "
+                    f"{mechanism.max_output_norm:g} of the mechanism given to the server: they run "
+                    "another one"
+                )
         unprotected = any("without local privacy" in text for text in self._exceptions)
         return PrivacyReport(
             rounds=self._rounds_released,
             max_reports_per_client=self._rounds_asked,
             local=None if unprotected else self._local,
             central=central,
+            without_projection=None if central is None else self._without_projection(central),
+            projection=self._projection_effect(),
             exceptions=tuple(exceptions),
         )
+
+    def _without_projection(self, central: CentralGuarantee) -> CentralGuarantee | None:
+        """Return what the noise amounts to beside the longest reports that devices can send."""
+        longest = self._longest_report
+        # No reply, no length: the noise alone has been released, and the run's figure says so.
+        if longest == 0.0:
+            return None
+        multiplier = self.noise_multiplier * (self.clip_norm / longest)
+        if abs(multiplier / self.noise_multiplier - 1.0) < 1e-9:
+            return central
+        if multiplier < _LEAST_NOISE:
+            return None
+        population = int(self.population or 0)
+        accountant = self.sampling.accountant(
+            population=population, delta=central.delta, max_epsilon=None
+        )
+        compose(accountant, self.sampling.event(multiplier, population), central.releases)
+        spent = accountant.get_privacy_spent()
+        return replace(
+            central,
+            epsilon=spent.epsilon,
+            accountant=spent.accounting_method,
+            noise_multiplier=multiplier,
+            clip_norm=longest,
+        )
+
+    def _projection_effect(self) -> ProjectionEffect | None:
+        if self.mechanism is None or self.clip_norm == math.inf:
+            return None
+        return projection_effect(self.mechanism, self.clip_norm)
 
     @property
     def _claims_central(self) -> bool:
@@ -722,6 +777,7 @@ class ClipAndNoise(Strategy):
         self._rounds_asked = ledger.rounds_asked
         self._rounds_released = facts["rounds_released"]
         self._used, self._projected, self._kept = facts["replies"]
+        self._longest_report = facts["longest_report"]
         self._local = None if facts["local"] is None else LocalGuarantee(**facts["local"])
         self._exceptions = dict(facts["exceptions"])
         self._seeded_noise |= facts["seeded_noise"]
@@ -801,6 +857,7 @@ class ClipAndNoise(Strategy):
             facts={
                 "rounds_released": self._rounds_released,
                 "replies": [self._used, self._projected, self._kept],
+                "longest_report": self._longest_report,
                 "local": None if self._local is None else asdict(self._local),
                 "exceptions": self._exceptions,
                 "seeded_noise": self._seeded_noise,
@@ -915,6 +972,15 @@ def _plain_metrics(content: RecordDict) -> set[str]:
     """Return the names of the metrics in a reply that no mechanism has privatized."""
     names = {name for record in records_of(content, MetricRecord) for name in record}
     return {name for name in names if name != "num-examples" and not name.startswith("ldp-")}
+
+
+def _longest_report(content: RecordDict) -> float:
+    """Return the largest norm that a reply declares possible; beyond all if it declares none."""
+    for record in records_of(content, MetricRecord):
+        length = record.get("ldp-max-output-norm")
+        if isinstance(length, float) and length > 0:
+            return min(length, sys.float_info.max)
+    return sys.float_info.max
 
 
 def _local_marks(content: RecordDict) -> LocalGuarantee | None:

@@ -9,11 +9,14 @@ from typing import Any
 
 from flwr_sdp.reconstruction import log_breach_bound
 from flwr_sdp.strategies.accountants import compose, poisson_accountant, poisson_event
+from flwr_sdp.strategies.projection import ProjectionEffect
 
 SCHEMA_VERSION = 1
 
 # The reconstruction that the report speaks of: half of the way to the exact direction.
 _TOLERANCE = 0.5
+
+_DEVICES_RUN_IT = "without projection, if every device runs the mechanism"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +108,11 @@ class PrivacyReport:
         None if there was no noise, or it could have been predicted.
     projections : tuple[CentralGuarantee, ...]
         What the same noise would give in larger populations; never a claim about this run.
+    without_projection : CentralGuarantee or None
+        What the same noise guarantees through the bounded length of the reports alone, if every
+        device runs the mechanism it declares. None if no such length was declared by all.
+    projection : ProjectionEffect or None
+        What the clip norm does to the reports of the mechanism, at its worst; None if unknown.
     dim : int or None
         Coordinates of an update, for the statement on reconstruction.
     exceptions : tuple[str, ...]
@@ -117,6 +125,8 @@ class PrivacyReport:
     central: CentralGuarantee | None
     exceptions: tuple[str, ...] = ()
     projections: tuple[CentralGuarantee, ...] = ()
+    without_projection: CentralGuarantee | None = None
+    projection: ProjectionEffect | None = None
     dim: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,6 +137,8 @@ class PrivacyReport:
             "rounds": self.rounds,
             "local": None,
             "central": None,
+            "central_without_projection": None,
+            "projection": None if self.projection is None else _projection_dict(self.projection),
             "central_projected": [
                 {**_central_dict(projection), "status": "projected, not run"}
                 for projection in self.projections
@@ -149,6 +161,12 @@ class PrivacyReport:
                 report["reconstruction"] = self._reconstruction(self.dim)
         if self.central is not None:
             report["central"] = {**_central_dict(self.central), "status": "run"}
+            if self.without_projection is not None:
+                report["central_without_projection"] = {
+                    **_central_dict(self.without_projection),
+                    "status": "run",
+                    "provided": _DEVICES_RUN_IT,
+                }
         return report
 
     def to_json(self) -> str:
@@ -176,6 +194,11 @@ class PrivacyReport:
         else:
             lines.append("  central  against whoever sees the models: add or remove one client")
             lines += _central_lines("run      ", self.central)
+            if self.without_projection not in (None, self.central):
+                lines += _central_lines("UNCLIPPED", self.without_projection)
+                lines.append(f"                      {_DEVICES_RUN_IT}")
+        if self.projection is not None and self.projection.share_projected > 0.0:
+            lines += _projection_lines(self.projection)
         for projection in self.projections:
             lines += _central_lines("PROJECTED", projection)
         lines += [f"  note     {text}" for text in self.exceptions]
@@ -229,6 +252,19 @@ def _central_dict(guarantee: CentralGuarantee) -> dict[str, Any]:
         "adjacency": "add or remove one client",
         **asdict(guarantee),
     }
+
+
+def _projection_dict(effect: ProjectionEffect) -> dict[str, Any]:
+    facts = {**asdict(effect), "shrinkage": effect.shrinkage}
+    return {name: value if math.isfinite(value) else None for name, value in facts.items()}
+
+
+def _projection_lines(effect: ProjectionEffect) -> list[str]:
+    norm, mean = effect.norm, effect.mean_length
+    return [
+        f"           clipping   shortens {effect.share_projected:.1%} of the reports of an update",
+        f"                      of norm {norm:.4g}; their mean is {mean:.4g} long",
+    ]
 
 
 def _central_lines(status: str, guarantee: CentralGuarantee) -> list[str]:
