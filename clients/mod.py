@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from flwr.app import (
-    ArrayRecord,
     Context,
     Error,
     Message,
     MessageType,
-    MetricRecord,
     RecordDict,
 )
 from numpy.typing import NDArray
 
 from flwr_sdp import _validate
+from flwr_sdp.clients.caps import DeviceCaps
+from flwr_sdp.clients.ledger import DeviceLedger, LedgerError, Request
+from flwr_sdp.clients.records import ReplyFormat, array_records, metrics_named
+from flwr_sdp.clients.stored_reply import decode, encode
 from flwr_sdp.clients.update import UpdateLayout
 from flwr_sdp.privunit import RULES, Rule
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator
-from flwr_sdp.released import BATCH_NORM_STATISTICS, check_patterns
+from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection, check_patterns
 from flwr_sdp.separated import SeparatedBudget, SeparatedMechanism
 
 ClientAppCallable = Callable[[Message, Context], Message]
@@ -33,7 +38,10 @@ _log = logging.getLogger("flwr_sdp.device")
 # Flower's code for "a mod could not do its work".
 _MOD_FAILED = 6
 
-_WEIGHT_KEY = "num-examples"
+_WITHHELD = "SeparatedDPMod: the device withheld its reply, see its log"
+
+# Whether a mod of this kind is waiting for its app.
+_active: ContextVar[bool] = ContextVar("flwr_sdp_mod_active", default=False)
 
 
 class SeparatedDPMod:
@@ -60,9 +68,14 @@ class SeparatedDPMod:
         Unit of `max_norm`: with the stepsize of local training here, `max_norm` bounds the gradient
         mapping (trained - received) / stepsize of the paper, whatever the stepsize. By default the
         run config's ``sdp-local-learning-rate``, or 1.
-    excluded : iterable of str
-        Name patterns of floating-point arrays that are not trained on the server's behalf and are
-        returned as received; by default the statistics of batch normalisation.
+    trainable, excluded, tied
+        Which arrays are privatized and sent, see :class:`flwr_sdp.released.Selection`: by default
+        every floating-point array but the statistics of batch normalisation. All others are
+        returned as received, whatever the app did to them.
+    ledger : DeviceLedger, optional
+        Charge every report there before it leaves. By default the node config's ``sdp-ledger``.
+        Without a ledger nothing is remembered: no lifetime cap, and a message that is delivered
+        twice is answered by two reports.
     released_metrics : iterable of str
         Names of metrics that may leave as they are. **They are not privatized.** Empty by default:
         loss, accuracy and example counts are numbers computed from the data.
@@ -76,9 +89,14 @@ class SeparatedDPMod:
     private in everything the device holds, between any two data sets, of any size. Its size, keys,
     shapes and dtypes are those of the received model.
 
-    **It fails closed.** Whatever goes wrong (the app raises, replies with an error, changes keys or
-    shapes), no number computed from the data leaves: the reply is an error with a fixed text, and
-    the traceback goes to the device's own log. A non-finite update is released as a zero update.
+    **The device decides.** The node config, which only the device's owner sets, may have caps
+    (:class:`~flwr_sdp.clients.caps.DeviceCaps`): whoever asks for more, the server in its run
+    config or the app in this constructor, gets an error, and nothing is charged.
+
+    **It fails closed.** Whatever goes wrong once the app was called (it raises, replies with an
+    error, changes keys or shapes), no number computed from the data leaves: the reply is an error
+    with a fixed text, and the traceback goes to the device's own log. What goes wrong before, in
+    settings and caps, is said in the error. A non-finite update is released as a zero update.
 
     **Not protected**: *whether* the app failed, so an app should not fail because of its data; how
     long it took; how often the server asks; an exception of a Flower lifespan function, which runs
@@ -95,7 +113,10 @@ class SeparatedDPMod:
         *,
         rule: Rule | None = None,
         local_learning_rate: float | None = None,
+        trainable: Iterable[str] = ("*",),
         excluded: Iterable[str] = BATCH_NORM_STATISTICS,
+        tied: Mapping[str, str] | None = None,
+        ledger: DeviceLedger | None = None,
         released_metrics: Iterable[str] = (),
         rng: Callable[[], KeystreamGenerator] = secure_generator,
     ) -> None:
@@ -111,36 +132,43 @@ class SeparatedDPMod:
         self.max_norm = max_norm
         self.rule = rule
         self.local_learning_rate = local_learning_rate
-        self.excluded = check_patterns("excluded", excluded)
+        if ledger is not None and not isinstance(ledger, DeviceLedger):
+            raise ValueError(f"ledger must be a DeviceLedger; got {ledger!r}")
+        self.selection = Selection(trainable=trainable, excluded=excluded, tied=tied or {})
+        self.ledger = ledger
         self.released_metrics = check_patterns("released_metrics", released_metrics)
-        if any(name == _WEIGHT_KEY or name.startswith("ldp-") for name in self.released_metrics):
+        if any(
+            name in ("num-examples", "num_examples") or name.startswith("ldp-")
+            for name in self.released_metrics
+        ):
             raise ValueError(
-                f"released_metrics must not name {_WEIGHT_KEY!r} or 'ldp-...', which the mod sets; "
+                "released_metrics must not name 'num-examples' or 'ldp-...', which the mod sets; "
                 f"got {self.released_metrics!r}"
             )
         self._rng = rng
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message with nothing but private numbers."""
-        # Both envelopes are addressed before the app sees the message, and so cannot carry what
-        # the app may write on it, nor tell how long it took.
+        # The envelope is addressed before the app sees the message, and so cannot carry what the
+        # app may write on it, nor tell how long it took.
         reply = Message(RecordDict(), reply_to=message)
-        refusal = Message(
-            Error(_MOD_FAILED, "SeparatedDPMod: the device withheld its reply, see its log"),
-            reply_to=message,
-        )
-        message_type = message.metadata.message_type
-        where = (context.node_id, context.node_config.get("partition-id", "unknown"), message_type)
+        refusal = Message(Error(_MOD_FAILED, _WITHHELD), reply_to=message)
         try:
+            message_type = message.metadata.message_type
             if message_type.split(".")[0] == MessageType.TRAIN:
                 reply.content = self._train(message, context, call_next)
             else:
                 reply.content = self._other(message, context, call_next)
+        except _Refused as error:
+            _log.error("no reply leaves this device: %s", error)
+            return Message(Error(_MOD_FAILED, f"SeparatedDPMod: {error}"), reply_to=message)
         except (Exception, SystemExit):
             _log.exception(
                 "no reply leaves this device (node %s, partition %s, message type %s): "
                 "the app or the mod failed, as follows",
-                *where,
+                context.node_id,
+                context.node_config.get("partition-id", "unknown"),
+                message.metadata.message_type,
             )
             return refusal
         return reply
@@ -149,84 +177,163 @@ class SeparatedDPMod:
     def _train(
         self, message: Message, context: Context, call_next: ClientAppCallable
     ) -> RecordDict:
-        record_name, received = _single_array_record(message, "the server's message")
-        layout = UpdateLayout.of(received, self.excluded)
-        mechanism = self._mechanism(layout.dim, context)
-        reply = _content(call_next(message, context))
-        _, trained = _single_array_record(reply, "the app's reply")
-        update = layout.difference(trained)
+        with _settings():
+            plan = self._plan(message, context)
+        if plan.ledger is not None:
+            if (earlier := plan.ledger.reply(plan.request)) is not None:
+                return decode(earlier)
+            with _settings():
+                plan.ledger.check(plan.request, plan.mechanism.event, plan.total_epsilon_cap)
+        content = self._content(call_next, message, context)
+        plan.format.check_status(content)
+        _, trained = _single_array_record(content, "the app's reply")
+        metrics = metrics_named(content, self.released_metrics)
+        update = plan.layout.difference(trained)
+        del content, trained  # as large as the model, and needed no more
         if not np.all(np.isfinite(update)):
             _log.warning("the update is not finite: a zero update is released in its place")
             update[...] = 0.0
-        private: NDArray[Any] = mechanism.privatize(update, self._rng())
-        event = mechanism.event
-        metrics = MetricRecord(
-            {
-                _WEIGHT_KEY: 1,
-                # Settings, not data: the mark by which a server knows a private reply.
-                "ldp-epsilon-direction": event.epsilon_direction,
-                "ldp-epsilon-magnitude": event.epsilon_magnitude,
-                "ldp-max-norm": mechanism.magnitude.max_norm,
-                "ldp-max-output-norm": mechanism.max_output_norm,
-            }
+        private: NDArray[Any] = plan.mechanism.privatize(update, self._rng())
+        del update
+        answer = plan.format.reply(
+            plan.layout.apply(private), {**_marks(plan.mechanism), **metrics}
         )
-        self._release_metrics(reply.content, metrics)
-        return RecordDict({record_name: layout.apply(private), "metrics": metrics})
+        if plan.ledger is None:
+            return answer
+        earlier = plan.ledger.charge(
+            plan.request,
+            plan.mechanism.event,
+            encode(answer),
+            max_norm=plan.mechanism.magnitude.max_norm,
+            dim=plan.layout.dim,
+            cap=plan.total_epsilon_cap,
+        )
+        return answer if earlier is None else decode(earlier)
 
-    def _mechanism(self, dim: int, context: Context) -> SeparatedMechanism:
-        config = context.run_config
-        budget = self.budget or SeparatedBudget(
-            epsilon_direction=_setting(config, "sdp-epsilon-direction"),
-            epsilon_magnitude=_setting(config, "sdp-epsilon-magnitude"),
+    def _plan(self, message: Message, context: Context) -> _Plan:
+        """Return what will be done, from settings and the server's message alone."""
+        if _active.get():
+            raise ValueError("two SeparatedDPMods are attached, one around the other: keep one")
+        caps = DeviceCaps.of(context.node_config)
+        _, received = _single_array_record(message.content, "the server's message")
+        layout = UpdateLayout.of(received, self.selection)
+        budget, max_norm = self._budget(context.run_config), self._max_norm(context.run_config)
+        caps.check(budget, max_norm)
+        rule: Any = self.rule or context.run_config.get("sdp-rule", "tight")
+        ledger = self.ledger if caps.ledger is None else _ledger(caps.ledger)
+        if caps.total_epsilon is not None and ledger is None:
+            raise ValueError("sdp-total-epsilon-cap needs sdp-ledger, the file that remembers")
+        message_id = message.metadata.message_id
+        if ledger is not None and not message_id:
+            raise ValueError("the message has no id, by which the ledger would know it again")
+        return _Plan(
+            format=ReplyFormat.of(message.content),
+            layout=layout,
+            mechanism=SeparatedMechanism.from_budget(layout.dim, budget, max_norm, rule=rule),
+            ledger=ledger,
+            total_epsilon_cap=caps.total_epsilon,
+            request=Request(
+                data_set=caps.data_set, run_id=str(context.run_id), message_id=message_id
+            ),
         )
-        max_norm = self.max_norm if self.max_norm is not None else _setting(config, "sdp-max-norm")
-        rule: Any = self.rule or config.get("sdp-rule", "tight")
-        unit = self.local_learning_rate
+
+    def _budget(self, run_config: Mapping[str, Any]) -> SeparatedBudget:
+        return self.budget or SeparatedBudget(
+            epsilon_direction=_setting(run_config, "sdp-epsilon-direction"),
+            epsilon_magnitude=_setting(run_config, "sdp-epsilon-magnitude"),
+        )
+
+    def _max_norm(self, run_config: Mapping[str, Any]) -> float:
+        """Return the longest update that is not shortened, in the units of the model."""
+        max_norm, unit = self.max_norm, self.local_learning_rate
+        if max_norm is None:
+            max_norm = _setting(run_config, "sdp-max-norm")
         if unit is None:
-            unit = _validate.number(
-                "sdp-local-learning-rate", config.get("sdp-local-learning-rate", 1.0), above=0.0
-            )
-        return SeparatedMechanism.from_budget(dim, budget, max_norm * unit, rule=rule)
+            key = "sdp-local-learning-rate"
+            unit = _validate.number(key, run_config.get(key, 1.0), above=0.0)
+        return max_norm * unit
 
     # ------------------------------------------------------------------ evaluate and query
     def _other(
         self, message: Message, context: Context, call_next: ClientAppCallable
     ) -> RecordDict:
-        reply = _content(call_next(message, context))
-        if reply.content.array_records:
+        reply_format = ReplyFormat.of(message.content)
+        content = self._content(call_next, message, context)
+        reply_format.check_status(content)
+        if array_records(content):
             raise ValueError(
                 "only a reply to a train message may carry arrays: nothing but an update can be "
                 "privatized"
             )
-        metrics = MetricRecord({_WEIGHT_KEY: 1})
-        self._release_metrics(reply.content, metrics)
-        return RecordDict({"metrics": metrics})
+        return reply_format.reply(None, metrics_named(content, self.released_metrics))
 
-    def _release_metrics(self, content: RecordDict, metrics: MetricRecord) -> None:
-        """Copy the metrics that may leave as they are."""
-        for record in content.metric_records.values():
-            for name in self.released_metrics:
-                if name in record:
-                    metrics[name] = record[name]
-
-
-def _content(reply: Message) -> Message:
-    """Return `reply` if it has content; an app's error text may quote data, so it stays here."""
-    if not isinstance(reply, Message):
-        raise TypeError(f"the app must return a flwr.app.Message; got {type(reply).__name__}")
-    if reply.has_error():
-        raise RuntimeError(f"the app replied with an error: {reply.error.reason}")
-    return reply
+    def _content(
+        self, call_next: ClientAppCallable, message: Message, context: Context
+    ) -> RecordDict:
+        """Return what the app replies; the text of its error may quote data, so it stays here."""
+        token = _active.set(True)
+        try:
+            reply = call_next(message, context)
+        finally:
+            _active.reset(token)
+        if not isinstance(reply, Message):
+            raise TypeError(f"the app must return a flwr.app.Message; got {type(reply).__name__}")
+        if reply.has_error():
+            raise RuntimeError(f"the app replied with an error: {reply.error.reason}")
+        return reply.content
 
 
-def _single_array_record(message: Message, what: str) -> tuple[str, ArrayRecord]:
-    records = message.content.array_records
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    """All that is decided before the app sees the message."""
+
+    format: ReplyFormat
+    layout: UpdateLayout
+    mechanism: SeparatedMechanism
+    ledger: DeviceLedger | None
+    total_epsilon_cap: float | None
+    request: Request
+
+
+class _Refused(Exception):
+    """A report that settings do not allow. Its text holds settings, and may leave."""
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Turn errors in settings, found before data is touched, into refusals that say what it was."""
+    try:
+        yield
+    except ValueError as error:
+        raise _Refused(str(error)) from error
+
+
+def _ledger(path: str) -> DeviceLedger:
+    try:
+        return DeviceLedger(path)
+    except ValueError as error:  # no text for the server: it names the device's files
+        raise LedgerError(f"sdp-ledger: {error}") from error
+
+
+def _marks(mechanism: SeparatedMechanism) -> dict[str, float]:
+    """Return settings, not data: by these a server knows a private reply."""
+    event = mechanism.event
+    return {
+        "ldp-epsilon-direction": event.epsilon_direction,
+        "ldp-epsilon-magnitude": event.epsilon_magnitude,
+        "ldp-max-norm": mechanism.magnitude.max_norm,
+        "ldp-max-output-norm": mechanism.max_output_norm,
+    }
+
+
+def _single_array_record(content: RecordDict, what: str) -> tuple[str, Any]:
+    records = array_records(content)
     if len(records) != 1:
         raise ValueError(f"{what} must carry exactly one ArrayRecord; it carries {len(records)}")
-    return next(iter(records.items()))
+    return records[0]
 
 
-def _setting(config: Any, key: str) -> float:
+def _setting(config: Mapping[str, Any], key: str) -> float:
     if key not in config:
         raise ValueError(f"{key} is missing: pass it to SeparatedDPMod or set it in the run config")
     return _validate.number(key, config[key], above=0.0)

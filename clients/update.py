@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -11,7 +11,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from flwr_sdp.released import is_released
+from flwr_sdp import npy
+from flwr_sdp.released import Selection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,55 +27,78 @@ class UpdateLayout:
     received : dict[str, Array]
         The model as it was received, in its own order. The arrays are held by value: an app that
         changes its message afterwards does not change them.
+    formats : dict[str, tuple[str, tuple[int, ...]]]
+        dtype and shape of each, which a legacy message says nowhere but in the bytes of an array.
     released : tuple[str, ...]
         Names of the arrays that are privatized and sent; every other array is returned as received.
+    tied : dict[str, str]
+        Second names of released arrays.
     dtype : numpy dtype
         dtype of the flat vector: float64 if any released array has it, otherwise float32.
     """
 
     received: Mapping[str, Array]
+    formats: Mapping[str, tuple[str, tuple[int, ...]]]
     released: tuple[str, ...]
+    tied: Mapping[str, str]
     dtype: np.dtype[Any]
 
     @classmethod
-    def of(cls, arrays: ArrayRecord, excluded: Iterable[str]) -> UpdateLayout:
-        """Return the layout of `arrays`; see :func:`flwr_sdp.released.is_released`."""
+    def of(cls, arrays: ArrayRecord, selection: Selection | None = None) -> UpdateLayout:
+        """Return the layout of a model.
+
+        Raises
+        ------
+        ValueError
+            If an array cannot be read, or `selection` does not fit the model.
+        """
+        selection = selection or Selection()
         received = {
             name: Array(array.dtype, tuple(array.shape), array.stype, array.data)
             for name, array in arrays.items()
         }
-        released = tuple(
-            name for name, array in received.items() if is_released(name, array.dtype, excluded)
-        )
-        wide = any(np.dtype(received[name].dtype) == np.float64 for name in released)
+        formats = {name: _format(name, array) for name, array in received.items()}
+        released = selection.released(formats)
+        wide = any(np.dtype(formats[name][0]).itemsize > 4 for name in _numpy(released, formats))
         return cls(
-            received=received, released=released, dtype=np.dtype(np.float64 if wide else np.float32)
+            received=received,
+            formats=formats,
+            released=released,
+            tied={second: first for second, first in selection.tied.items() if first in released},
+            dtype=np.dtype(np.float64 if wide else np.float32),
         )
 
     @property
     def dim(self) -> int:
         """Number of coordinates of the update."""
-        return sum(prod(self.received[name].shape) for name in self.released)
+        return sum(prod(self.formats[name][1]) for name in self.released)
 
-    def difference(self, trained: ArrayRecord) -> NDArray[Any]:
+    def difference(self, trained: Mapping[str, Array]) -> NDArray[Any]:
         """Return trained minus received, as one vector of :attr:`dim` coordinates.
+
+        Arrays that are not released may be missing from `trained`.
 
         Raises
         ------
         ValueError
-            If `trained` does not have exactly the arrays of the received model, in any order, with
-            the same shapes. The message names arrays, never values.
+            If a released array is missing or has another shape, an array is there that was not
+            received, or tied ones differ. The message names arrays, never values.
         """
-        missing = sorted(set(self.received) - set(trained))
+        missing = sorted(set(self.released) - set(trained))
         unknown = len(set(trained) - set(self.received))
         if missing or unknown:
             raise ValueError(
-                "the app must reply with the arrays it received; "
+                "the app must reply with the arrays it received, or at least with those it trains; "
                 f"missing: {missing or 'none'}, unknown: {unknown} array(s)"
             )
+        for second, first in self.tied.items():
+            if second in trained and not np.array_equal(
+                _read(second, trained[second]), _read(first, trained[first]), equal_nan=True
+            ):
+                raise ValueError(f"arrays {first!r} and {second!r} must stay equal: they are tied")
         update = np.empty(self.dim, dtype=self.dtype)
         for name, part in self._parts(update):
-            array = trained[name].numpy()
+            array = _read(name, trained[name])
             if array.shape != part.shape:
                 raise ValueError(
                     f"array {name!r} must keep its shape {part.shape}; the app changed it"
@@ -82,23 +106,53 @@ class UpdateLayout:
             # Overflow and invalid values are dealt with once, on the whole vector.
             with np.errstate(all="ignore"):
                 part[...] = array
-                part -= self.received[name].numpy()
+                part -= _read(name, self.received[name])
         return update
 
     def apply(self, update: NDArray[Any]) -> ArrayRecord:
-        """Return the received model plus `update`; keys, shapes and dtypes as received."""
+        """Return the received model plus `update`, which is overwritten.
+
+        Keys, shapes and dtypes are as received. Where a coordinate leaves the range of a narrow
+        dtype it takes the largest value there is.
+        """
         model = dict(self.received)
         for name, part in self._parts(update):
-            received = self.received[name].numpy()
-            with np.errstate(over="ignore"):
-                moved = np.asarray(received + part, dtype=received.dtype)
-            model[name] = Array(moved.reshape(received.shape))
+            received, (dtype, shape) = self.received[name], self.formats[name]
+            part += _read(name, received)
+            room = npy.largest(dtype)
+            if room < npy.largest(str(part.dtype)):
+                np.clip(part, -room, room, out=part)
+            numbers = part if dtype == npy.BFLOAT16 else part.astype(dtype, copy=False)
+            data = npy.write(np.ascontiguousarray(numbers), shape, dtype)
+            model[name] = Array(received.dtype, tuple(received.shape), received.stype, data)
+        for second, first in self.tied.items():
+            model[second] = model[first]
         return ArrayRecord(model)
 
-    def _parts(self, vector: NDArray[Any]) -> Iterable[tuple[str, NDArray[Any]]]:
+    def _parts(self, vector: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
         start = 0
         for name in self.released:
-            shape = tuple(self.received[name].shape)
+            shape = self.formats[name][1]
             stop = start + prod(shape)
             yield name, vector[start:stop].reshape(shape)
             start = stop
+
+
+def _format(name: str, array: Array) -> tuple[str, tuple[int, ...]]:
+    if array.data == b"":  # a legacy message without arrays has an empty one
+        return "uint8", ()
+    numbers = _read(name, array)
+    return (npy.BFLOAT16 if array.dtype == npy.BFLOAT16 else str(numbers.dtype)), numbers.shape
+
+
+def _numpy(names: tuple[str, ...], formats: Mapping[str, tuple[str, Any]]) -> list[str]:
+    return [name for name in names if formats[name][0] != npy.BFLOAT16]
+
+
+def _read(name: str, array: Array) -> NDArray[Any]:
+    try:
+        if array.stype != "numpy.ndarray":
+            raise ValueError("not a serialised NumPy array")
+        return npy.read(array.data, array.dtype)
+    except Exception as error:
+        raise ValueError(f"array {name!r} cannot be read ({type(error).__name__})") from error

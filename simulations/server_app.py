@@ -16,7 +16,7 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_sdp import SeparatedMechanism
-from flwr_sdp.released import BATCH_NORM_STATISTICS, is_released
+from flwr_sdp.clients import UpdateLayout
 from flwr_sdp.strategies import Checkpoints, ClipAndNoise, PrivacyReport
 from simulations.engine.partitions import PartitionGrid
 from simulations.settings import Settings
@@ -77,7 +77,7 @@ def _strategy(settings: Settings, model: ArrayRecord) -> ClipAndNoise:
             population=settings.num_clients,
         )
     mechanism = SeparatedMechanism.from_budget(
-        _dim(model),
+        UpdateLayout.of(model).dim,
         settings.budget,
         settings.max_norm * settings.local_learning_rate,
         rule=settings.rule,
@@ -119,7 +119,7 @@ def _check_projection(settings: Settings) -> None:
 
 
 def _report(strategy: ClipAndNoise, settings: Settings, model: ArrayRecord) -> PrivacyReport:
-    report = replace(strategy.report(), dim=_dim(model))
+    report = replace(strategy.report(), dim=UpdateLayout.of(model).dim)
     if report.central is None or settings.projected_population is None:
         return report
     projection = report.central.projected(
@@ -128,15 +128,6 @@ def _report(strategy: ClipAndNoise, settings: Settings, model: ArrayRecord) -> P
         delta=settings.projected_delta,
     )
     return replace(report, projections=(projection,))
-
-
-def _dim(model: ArrayRecord) -> int:
-    """Return the number of coordinates of an update."""
-    return sum(
-        math.prod(array.shape)
-        for name, array in model.items()
-        if is_released(name, array.dtype, BATCH_NORM_STATISTICS)
-    )
 
 
 def _stem(settings: Settings, name: str) -> str:

@@ -7,9 +7,8 @@ whole model.
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,8 +16,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
+from flwr_sdp import npy
 from flwr_sdp.randomness import KeystreamGenerator
-from flwr_sdp.released import BATCH_NORM_STATISTICS, is_released
+from flwr_sdp.released import Selection
 
 # Coordinates handled at a time: small enough to stay in the cache, and to cost no memory.
 _CHUNK = 32_768
@@ -71,26 +71,35 @@ class ClippedSum:
     Parameters
     ----------
     model : ArrayRecord
-        The model that was sent out. Its floating-point arrays are summed; others are left alone.
+        The model that was sent out.
     clip_norm : float
         Radius rho of the ball; infinity clips nothing.
-    excluded : iterable of str
-        Name patterns of arrays that are left alone as well.
+    selection : Selection, optional
+        Which arrays are summed; all others are left alone.
+
+    Raises
+    ------
+    ValueError
+        If `selection` does not fit the model.
     """
 
     def __init__(
-        self,
-        model: ArrayRecord,
-        clip_norm: float,
-        excluded: Iterable[str] = BATCH_NORM_STATISTICS,
+        self, model: ArrayRecord, clip_norm: float, selection: Selection | None = None
     ) -> None:
-        patterns = tuple(excluded)
+        selection = selection or Selection()
         self._model: dict[str, Array] = dict(model.items())
-        self._sent: dict[str, NDArray[Any]] = {}
-        for name, array in self._model.items():
-            numbers = _read(name, array)
-            if is_released(name, numbers.dtype, patterns):
-                self._sent[name] = numbers
+        numbers = {name: _read(name, array) for name, array in self._model.items()}
+        self._formats = {
+            name: npy.BFLOAT16 if self._model[name].dtype == npy.BFLOAT16 else str(array.dtype)
+            for name, array in numbers.items()
+        }
+        released = selection.released(
+            {name: (self._formats[name], array.shape) for name, array in numbers.items()}
+        )
+        self._sent: dict[str, NDArray[Any]] = {name: numbers[name] for name in released}
+        self._tied = {
+            second: first for second, first in selection.tied.items() if first in self._sent
+        }
         self._clip_norm = clip_norm
         self._sums: dict[str, NDArray[np.float64]] | None = {
             name: np.zeros(sent.size) for name, sent in self._sent.items()
@@ -204,7 +213,11 @@ class ClippedSum:
                 step *= learning_rate
                 np.add(old[part], step, out=new[part], casting="same_kind")
             del total, step  # the sum of an array is gone before the next one is written
-            moved[name] = _serialised(new, sent.shape)
+            dtype = self._formats[name]
+            data = npy.write(new, sent.shape, dtype)
+            moved[name] = Array(dtype, sent.shape, "numpy.ndarray", data)
+        for second, first in self._tied.items():
+            moved[second] = moved[first]
         return Release(arrays=ArrayRecord(moved), mean_norm=math.sqrt(square))
 
     def like_model(self, arrays: ArrayRecord) -> ArrayRecord:
@@ -216,11 +229,15 @@ class ClippedSum:
         for name, array in self._model.items():
             if name not in self._sent:
                 restored[name] = array
-            elif _read(name, arrays[name]).dtype == self._sent[name].dtype:
+            elif arrays[name].dtype == array.dtype:
                 restored[name] = arrays[name]
             else:
-                numbers = np.asarray(arrays[name].numpy(), dtype=self._sent[name].dtype)
-                restored[name] = Array(numbers)
+                sent, dtype = self._sent[name], self._formats[name]
+                numbers = np.ascontiguousarray(_read(name, arrays[name]), dtype=sent.dtype)
+                data = npy.write(numbers, sent.shape, dtype)
+                restored[name] = Array(dtype, sent.shape, "numpy.ndarray", data)
+        for second, first in self._tied.items():
+            restored[second] = restored[first]
         return ArrayRecord(restored)
 
     def _unreleased(self) -> dict[str, NDArray[np.float64]]:
@@ -234,39 +251,11 @@ def _parts(size: int) -> Iterator[slice]:
         yield slice(start, min(start + _CHUNK, size))
 
 
-def _serialised(numbers: NDArray[Any], shape: tuple[int, ...]) -> Array:
-    """Return ``Array(numbers.reshape(shape))``, which would need two copies more on its way."""
-    header = io.BytesIO()
-    facts = {**np.lib.format.header_data_from_array_1_0(numbers), "shape": shape}
-    np.lib.format.write_array_header_1_0(header, facts)
-    data = b"".join((header.getvalue(), numbers.view(np.uint8).data))
-    return Array(str(numbers.dtype), shape, "numpy.ndarray", data)
-
-
 def _read(name: str, array: Array) -> NDArray[Any]:
     """Return the numbers of an array; whatever is wrong with its bytes is a bad reply."""
     try:
-        return _view(array)
+        if array.stype != "numpy.ndarray":
+            raise ValueError("not a serialised NumPy array")
+        return npy.read(array.data, array.dtype)
     except Exception as error:
         raise ValueError(f"array {name!r} cannot be read ({type(error).__name__})") from error
-
-
-def _view(array: Array) -> NDArray[Any]:
-    """Return the numbers of an array where they lie; ``array.numpy()`` would copy them."""
-    if array.stype != "numpy.ndarray":
-        raise TypeError("not a serialised NumPy array")
-    file = io.BytesIO(array.data)
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(file)
-    else:
-        raise TypeError("not an array of plain numbers")
-    if dtype.hasobject:
-        raise TypeError("an array of objects")
-    count = math.prod(shape)
-    if count == 0:
-        return np.empty(shape, dtype=dtype)
-    numbers = np.frombuffer(array.data, dtype=dtype, count=count, offset=file.tell())
-    return numbers.reshape(shape, order="F" if is_fortran else "C")

@@ -7,7 +7,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, TypeGuard
 
@@ -31,7 +31,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from flwr_sdp import _validate
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_generator
-from flwr_sdp.released import BATCH_NORM_STATISTICS, check_patterns
+from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection
 from flwr_sdp.separated import SeparatedMechanism
 from flwr_sdp.strategies._quiet import quiet
 from flwr_sdp.strategies.accountants import affordable_releases, compose
@@ -131,16 +131,17 @@ class ClipAndNoise(Strategy):
         charged all the same). **Above 0, no central guarantee is claimed**: whether a round was
         skipped shows in the model, and depends on the exact number of replies, which no noise
         covers.
-    excluded : iterable of str
-        Name patterns of floating-point arrays that are neither summed nor noised and stay as they
-        are; by default the statistics of batch normalisation, as on the device.
+    trainable, excluded, tied
+        Which arrays are summed and noised, as given to the mod on the devices: see
+        :class:`flwr_sdp.released.Selection`. All others stay as they are.
     rng : KeystreamGenerator or callable, optional
         Generator of the noise. By default a secure one; anything else voids the guarantee. A
         function of the round, such as ``lambda r: seeded_generator(1, "noise", r)``, makes runs
         repeatable, those included that were resumed from a checkpoint.
     accumulator : callable
-        The server's half of what the devices send: given the model sent out, rho and `excluded`, it
-        returns an :class:`flwr_sdp.strategies.accumulator.Accumulator` for one round. By default
+        The server's half of what the devices send: given the model sent out, rho and the
+        :class:`~flwr_sdp.released.Selection` of arrays, it returns an
+        :class:`flwr_sdp.strategies.accumulator.Accumulator` for one round. By default
         :class:`~flwr_sdp.strategies.accumulator.ClippedSum`, for devices that send a whole model.
     checkpoints : Checkpoints, optional
         Where to write the charge of every round before anyone is asked, and the model with all that
@@ -198,9 +199,11 @@ class ClipAndNoise(Strategy):
         min_available_nodes: int = 1,
         node_timeout: float = 600.0,
         min_replies: int = 0,
+        trainable: Iterable[str] = ("*",),
         excluded: Iterable[str] = BATCH_NORM_STATISTICS,
+        tied: Mapping[str, str] | None = None,
         rng: KeystreamGenerator | Callable[[int], KeystreamGenerator] | None = None,
-        accumulator: Callable[[ArrayRecord, float, tuple[str, ...]], Accumulator] = ClippedSum,
+        accumulator: Callable[[ArrayRecord, float, Selection], Accumulator] = ClippedSum,
         checkpoints: Checkpoints | None = None,
     ) -> None:
         if not isinstance(strategy, Strategy):
@@ -273,7 +276,7 @@ class ClipAndNoise(Strategy):
         self.min_available_nodes = min_available_nodes
         self.node_timeout = node_timeout
         self.min_replies = min_replies
-        self.excluded = check_patterns("excluded", excluded)
+        self.selection = Selection(trainable=trainable, excluded=excluded, tied=tied or {})
         self.last_round: dict[str, int | float] = {}
         self.last_arrays: ArrayRecord | None = None
         self._rng = rng
@@ -423,7 +426,7 @@ class ClipAndNoise(Strategy):
         rng = self._noise_rng(server_round)
         self._require_written_charge(server_round)
         spent = self._charge(server_round)
-        total = self._accumulator(self._model, self.clip_norm, self.excluded)
+        total = self._accumulator(self._model, self.clip_norm, self.selection)
         used = failed = refused = 0
         awaited = set(self._cohort)
         for reply in replies:
@@ -800,7 +803,9 @@ class ClipAndNoise(Strategy):
             "population": self.population,
             "seed": self.seed,
             "min_replies": self.min_replies,
-            "excluded": list(self.excluded),
+            "trainable": list(self.selection.trainable),
+            "excluded": list(self.selection.excluded),
+            "tied": dict(self.selection.tied),
             "strategy": type(self.strategy).__qualname__,
             "strategy_settings": self._strategy_settings,
             "arrays": {name: [array.dtype, list(array.shape)] for name, array in arrays.items()},

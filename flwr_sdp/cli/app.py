@@ -66,3 +66,19 @@ def simulate(
         resume=resume,
     )
     raise typer.Exit(simulation.run(with_baseline=baseline))
+
+
+@app.command()
+def ledger(
+    path: Annotated[Path, typer.Argument(help="The ledger's file, as the node config names it.")],
+    data_set: Annotated[str | None, typer.Option(help="Only this data set.")] = None,
+    order: Annotated[float, typer.Option(help="Order of the Renyi total.", min=1.0)] = 2.0,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a device's reports have cost: each, and in all.
+
+    Example: flwr-sdp ledger /var/lib/flwr-sdp/ledger.db
+    """
+    from flwr_sdp.cli.ledger import show
+
+    show(path, data_set=data_set, order=order, as_json=json_)

@@ -29,7 +29,7 @@ from flwr.serverapp.strategy import (
 )
 from scipy.special import ndtr
 
-from flwr_sdp import SeparatedBudget, secure_generator, seeded_generator
+from flwr_sdp import SeparatedBudget, SeparatedMechanism, secure_generator, seeded_generator
 from flwr_sdp.clients import SeparatedDPMod
 from flwr_sdp.strategies import poisson_rdp_accountant
 from simulations.engine.local import LocalGrid
@@ -899,7 +899,7 @@ def test_run_with_the_mod_in_one_process():
         return reply_with(message, shifted(arrays, {"w": 0.3 * (1.0 - arrays["w"].numpy())}))
 
     grid = LocalGrid(client_app(device, train), 20, {})
-    probe = device._mechanism(4, context_of(grid))
+    probe = SeparatedMechanism.from_budget(4, budget, 1.0)
     strategy = make(clip_norm=probe.max_output_norm * (1 + 1e-9), noise_multiplier=0.01)
     result = strategy.start(grid, vector_model(), num_rounds=12)
     np.testing.assert_allclose(flat(result.arrays), 1.0, atol=0.35)
@@ -909,10 +909,6 @@ def test_run_with_the_mod_in_one_process():
     report = strategy.report()
     assert report.local.epsilon_per_report == pytest.approx(probe.event.epsilon, rel=1e-12)
     assert report.local.epsilon_per_report <= budget.total
-
-
-def context_of(grid):
-    return next(iter(grid._contexts.values()))
 
 
 def test_devices_that_fail_are_counted():

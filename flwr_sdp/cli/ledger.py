@@ -1,0 +1,104 @@
+"""Show what a device has spent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.clients import DeviceLedger, LedgerError
+
+
+def show(path: Path, *, data_set: str | None, order: float, as_json: bool) -> None:
+    """Print the reports of a ledger and their totals, as a table or as JSON.
+
+    Raises
+    ------
+    CommandError
+        If there is no ledger at `path`, or nothing is known of `data_set`.
+    """
+    if not path.is_file():
+        raise CommandError(f"{path} is not there: give the file that sdp-ledger names")
+    try:
+        facts = _facts(DeviceLedger(path), data_set, order)
+    except (LedgerError, ValueError) as error:
+        raise CommandError(str(error)) from error
+    if data_set is not None and not facts["totals"]:
+        raise CommandError(f"{path} has no data set {data_set!r}: leave --data-set out to see all")
+    if as_json:
+        print(json.dumps(facts, indent=2))
+    else:
+        _print_tables(facts)
+
+
+def _facts(ledger: DeviceLedger, data_set: str | None, order: float) -> dict[str, Any]:
+    names = [name for name in ledger.data_sets() if data_set in (None, name)]
+    return {
+        "reports": [
+            {
+                "time": entry.time,
+                "data_set": entry.request.data_set,
+                "run_id": entry.request.run_id,
+                "message_id": entry.request.message_id,
+                "epsilon_direction": entry.event.epsilon_direction,
+                "epsilon_magnitude": entry.event.epsilon_magnitude,
+                "epsilon": entry.event.epsilon,
+                "max_norm": entry.max_norm,
+                "dim": entry.dim,
+            }
+            for entry in ledger.entries(data_set)
+        ],
+        "totals": [
+            {
+                "data_set": name,
+                "reports": len(ledger.entries(name)),
+                "epsilon": ledger.total_epsilon(name),
+                "renyi_order": order,
+                "renyi_epsilon": ledger.renyi_epsilon(name, order),
+            }
+            for name in names
+        ],
+    }
+
+
+def _print_tables(facts: dict[str, Any]) -> None:
+    console = Console()
+    reports = _table("Reports", "time (UTC)", "data set", "message")
+    for column in ("epsilon", "direction", "magnitude"):
+        reports.add_column(column, justify="right", no_wrap=True)
+    for report in facts["reports"]:
+        reports.add_row(
+            report["time"].removesuffix("+00:00").replace("T", " "),
+            report["data_set"],
+            _short(report["message_id"]),
+            f"{report['epsilon']:.6g}",
+            f"{report['epsilon_direction']:.6g}",
+            f"{report['epsilon_magnitude']:.6g}",
+        )
+    totals = _table("Spent in all", "data set")
+    for column in ("reports", "epsilon (basic composition)", "Renyi epsilon"):
+        totals.add_column(column, justify="right")
+    for total in facts["totals"]:
+        totals.add_row(
+            total["data_set"],
+            f"{total['reports']:,}",
+            f"{total['epsilon']:.6g}",
+            f"{total['renyi_epsilon']:.6g} at order {total['renyi_order']:g}",
+        )
+    console.print(reports)
+    console.print(totals)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 10 else f"{name[:8]}.."

@@ -1,0 +1,91 @@
+"""NumPy's file format in memory: the numbers of an array that was sent, without copies."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BFLOAT16 = "bfloat16"
+"""A name that NumPy does not know. It stores such numbers as two bytes without a meaning."""
+
+
+def read(data: bytes, dtype: str = "") -> NDArray[Any]:
+    """Return the numbers in `data` where they lie, read-only; bfloat16 as a float32 copy.
+
+    Parameters
+    ----------
+    data : bytes
+        What ``numpy.save`` writes.
+    dtype : str
+        What the sender calls the numbers; only ``"bfloat16"`` says more than `data` does.
+
+    Raises
+    ------
+    ValueError
+        If `data` is not a whole array of plain numbers.
+    """
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        shape, is_fortran, stored = np.lib.format.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape, is_fortran, stored = np.lib.format.read_array_header_2_0(file)
+    else:
+        raise ValueError("not an array of plain numbers")
+    if stored.hasobject:
+        raise ValueError("an array of objects")
+    count = math.prod(shape)
+    if count == 0:
+        numbers = np.empty(shape, dtype=stored)
+    else:
+        flat = np.frombuffer(data, dtype=stored, count=count, offset=file.tell())
+        numbers = flat.reshape(shape, order="F" if is_fortran else "C")
+    return _widen(numbers) if dtype == BFLOAT16 and stored.itemsize == 2 else numbers
+
+
+def write(numbers: NDArray[Any], shape: tuple[int, ...], dtype: str = "") -> bytes:
+    """Return what ``numpy.save`` writes for ``numbers.reshape(shape)``, with one copy on the way.
+
+    Parameters
+    ----------
+    numbers : ndarray
+        Contiguous; float32 where `dtype` is ``"bfloat16"``.
+    shape : tuple of int
+        Shape to write down.
+    dtype : str
+        As in :func:`read`.
+    """
+    if dtype == BFLOAT16:
+        numbers = _narrow(numbers)
+    header = io.BytesIO()
+    facts = {**np.lib.format.header_data_from_array_1_0(numbers), "shape": shape}
+    np.lib.format.write_array_header_1_0(header, facts)
+    return b"".join((header.getvalue(), numbers.reshape(-1).view(np.uint8).data))
+
+
+def is_float(dtype: str) -> bool:
+    """Return whether a name is that of floating-point numbers."""
+    return dtype == BFLOAT16 or np.issubdtype(np.dtype(dtype), np.floating)
+
+
+def largest(dtype: str) -> float:
+    """Return the largest finite number of a floating-point type."""
+    if dtype == BFLOAT16:
+        return float(_widen(np.array([0x7F7F], np.uint16))[0])
+    return float(np.finfo(dtype).max)
+
+
+def _widen(numbers: NDArray[Any]) -> NDArray[np.float32]:
+    """Return bfloat16 as float32: the same bits, and zeros below."""
+    return (numbers.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+def _narrow(numbers: NDArray[np.float32]) -> NDArray[Any]:
+    """Return finite float32 as bfloat16, rounded to the nearest, ties to even."""
+    bits = numbers.reshape(-1).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return rounded.astype(np.uint16).view("V2")
