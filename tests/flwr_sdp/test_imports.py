@@ -44,6 +44,31 @@ def test_core_leaves_the_heavy_packages_alone():
     assert {"numpy", "scipy", "cryptography"} <= set(modules)
 
 
+def test_device_leaves_the_heavy_packages_alone():
+    """A device has neither torch nor Ray nor dp-accounting, and loads nothing to do without them.
+
+    Run to the end of a reply, since imports may hide in functions.
+    """
+    modules = python(
+        "import sys, numpy, flwr_sdp.clients as clients\n"
+        "from flwr.app import Array, ArrayRecord, Message, RecordDict\n"
+        "from flwr.clientapp import ClientApp\n"
+        "from flwr_sdp import SeparatedBudget\n"
+        "from flwr_sdp.clients.testing import context, message\n"
+        "budget = SeparatedBudget(epsilon_direction=5.0, epsilon_magnitude=5.0)\n"
+        "app = clients.protect(ClientApp(), budget=budget, max_norm=1.0)\n"
+        "def train(m, c):\n"
+        "    return Message(RecordDict({'arrays': m.content['arrays']}), reply_to=m)\n"
+        "app.train()(train)\n"
+        "model = ArrayRecord({'w': Array(numpy.zeros(5))})\n"
+        "assert app(message({'arrays': model}), context()).has_content()\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    ).split()
+    heavy = {"torch", "ray", "matplotlib", "pandas", "dp_accounting", "sklearn"}
+    assert not heavy & set(modules)
+    assert {"flwr", "flwr_sdp"} <= set(modules)
+
+
 def test_import_has_no_side_effects():
     """No output, no handlers of the log, and the global generators as they were."""
     answer = python(
