@@ -1,4 +1,4 @@
-"""The README's example runs as it stands."""
+"""The README's examples run as they stand."""
 
 import re
 from pathlib import Path
@@ -10,13 +10,27 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README.read_text(), flags=re.DOTALL)
 
 
-def test_the_example_runs_and_says_what_it_claims():
-    (example,) = blocks("python")
-    scope = {}
-    exec(example, scope)  # noqa: S102 - it is our own README
-    assert scope["strategy"].expected_cohort == 100.0
-    assert scope["strategy"].clip_norm == scope["mechanism"].max_output_norm
-    assert scope["budget"].total == 510.0
+def scopes():
+    """Run every Python block, and return what each defines."""
+    found = []
+    for block in blocks("python"):
+        scope = {}
+        exec(block, scope)  # noqa: S102 - it is our own README
+        found.append(scope)
+    return found
+
+
+def test_the_examples_run_and_say_what_they_claim():
+    app, function, test = scopes()
+    assert app["strategy"].expected_cohort == 100.0
+    assert app["strategy"].clip_norm == app["mechanism"].max_output_norm
+    assert app["budget"].total == 510.0
+    assert {name: array.shape for name, array in function["private"].items()} == {
+        name: array.shape for name, array in function["update"].items()
+    }
+    for name, array in function["update"].items():
+        assert (function["private"][name] != array).all()
+    test["test_nothing_but_private_numbers_leaves"]()
 
 
 def test_every_file_the_readme_names_exists():
