@@ -1,7 +1,6 @@
-"""What a large local epsilon still prevents: bounds on reconstruction.
+"""Reconstruction of a direction, such as the content of an image, under a diffuse prior.
 
-Definition of a reconstruction breach and Proposition "breach" of Bhowmick et al.,
-arXiv:1812.00984v2, section 2.
+Proposition "breach" of Bhowmick et al., arXiv:1812.00984v2, section 2.3.1.
 """
 
 from __future__ import annotations
@@ -85,3 +84,88 @@ def breach_probability(
         epsilon=epsilon, dim_target=dim_target, tolerance=tolerance, prior=prior, rule=rule
     )
     return math.exp(min(log_bound, 0.0))
+
+
+def max_epsilon_for(
+    *,
+    probability: float,
+    dim_target: int,
+    tolerance: float,
+    prior: float = 0.0,
+    rule: BreachRule = "paper",
+) -> float:
+    """Return the largest epsilon at which :func:`breach_probability` is at most `probability`.
+
+    Parameters
+    ----------
+    probability : float
+        Allowed probability of a breach, in (0, 1].
+    dim_target, tolerance, prior, rule
+        As for :func:`breach_probability`.
+
+    Raises
+    ------
+    ValueError
+        If the bound is above `probability` without any release: the prior alone allows it.
+    """
+    probability = _validate.number("probability", probability, above=0.0, maximum=1.0)
+    log_bound = log_breach_bound(
+        epsilon=0.0, dim_target=dim_target, tolerance=tolerance, prior=prior, rule=rule
+    )
+    epsilon = math.log(probability) - log_bound
+    if epsilon < 0.0:
+        raise ValueError(
+            f"probability must be >= {math.exp(min(log_bound, 0.0)):.3g}, the bound without any "
+            f"release; got {probability!r}: choose a larger tolerance or dim_target"
+        )
+    return epsilon
+
+
+def tolerance_for(
+    *,
+    probability: float,
+    epsilon: float,
+    dim_target: int,
+    prior: float = 0.0,
+    rule: BreachRule = "paper",
+) -> float:
+    """Return the smallest cosine that is reached with a probability of at most `probability`.
+
+    Parameters
+    ----------
+    probability : float
+        Allowed probability of a breach, in (0, 1].
+    epsilon, dim_target, prior, rule
+        As for :func:`breach_probability`.
+
+    Returns
+    -------
+    float
+        a in [0, 1], to 1e-12 from above.
+
+    Raises
+    ------
+    ValueError
+        If none is that improbable: at ``rule="tight"`` caps below 1.4e-3 radians count as one.
+    """
+    probability = _validate.number("probability", probability, above=0.0, maximum=1.0)
+    limit = math.log(probability)
+
+    def holds(a: float) -> bool:
+        bound = log_breach_bound(
+            epsilon=epsilon, dim_target=dim_target, tolerance=a, prior=prior, rule=rule
+        )
+        return bound <= limit
+
+    if holds(0.0):
+        return 0.0
+    if not holds(1.0):
+        raise ValueError(
+            f"probability must be larger; got {probability!r}: at epsilon={epsilon!r} even the "
+            "exact direction may be found with more"
+        )
+    low, high = 0.0, 1.0  # the bound falls with the tolerance, down a step at sqrt(2 / k)
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

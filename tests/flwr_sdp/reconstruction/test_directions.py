@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from flwr_sdp.reconstruction import breach_probability, log_breach_bound
+from flwr_sdp.reconstruction import (
+    breach_probability,
+    log_breach_bound,
+    max_epsilon_for,
+    tolerance_for,
+)
 from tests.statistics_helpers import PROPERTY, assert_detects, assert_frequency, dims, load_oracle
 
 CASES = load_oracle("reconstruction")["breach"]
@@ -144,3 +149,66 @@ def test_exact_bound_counts_random_directions():
         hits = np.count_nonzero(cosines >= a)
         assert_frequency(hits, len(cosines), expected)
         assert_detects(assert_frequency, hits, len(cosines), 1.2 * expected)
+
+
+# ------------------------------------------------------------------ the inverses
+@PROPERTY
+@given(
+    k=dims(smallest=4),
+    a=st.floats(0.0, 1.0 - 1e-6),
+    log_probability=st.floats(-60.0, 0.0),
+    prior=st.floats(0.0, 5.0),
+    rule=st.sampled_from(["paper", "tight"]),
+)
+def test_largest_epsilon_is_the_inverse_of_the_bound(k, a, log_probability, prior, rule):
+    arguments = {"dim_target": k, "tolerance": a, "prior": prior, "rule": rule}
+    probability = math.exp(log_probability)
+    at_zero = log_breach_bound(epsilon=0.0, **arguments)
+    if math.log(probability) < at_zero:
+        with pytest.raises(ValueError, match="probability must be >= "):
+            max_epsilon_for(probability=probability, **arguments)
+        return
+    epsilon = max_epsilon_for(probability=probability, **arguments)
+    assert epsilon >= 0.0
+    back = log_breach_bound(epsilon=epsilon, **arguments)
+    assert back == pytest.approx(log_probability, rel=1e-9, abs=1e-9 * (1 + epsilon))
+    above = log_breach_bound(epsilon=epsilon + 1e-3, **arguments)
+    assert above > log_probability
+
+
+@PROPERTY
+@given(
+    k=dims(smallest=4),
+    epsilon=st.floats(0.0, 2e4),
+    log_probability=st.floats(-60.0, 0.0),
+    rule=st.sampled_from(["paper", "tight"]),
+)
+def test_smallest_tolerance_is_the_inverse_of_the_bound(k, epsilon, log_probability, rule):
+    arguments = {"epsilon": epsilon, "dim_target": k, "rule": rule}
+    probability = math.exp(log_probability)
+    limit = math.log(probability)
+    if log_breach_bound(tolerance=1.0, **arguments) > limit:
+        with pytest.raises(ValueError, match="probability must be larger"):
+            tolerance_for(probability=probability, **arguments)
+        return
+    a = tolerance_for(probability=probability, **arguments)
+    assert log_breach_bound(tolerance=a, **arguments) <= limit
+    if a > 1e-11:
+        assert log_breach_bound(tolerance=a - 2e-12, **arguments) > limit
+
+
+def test_inverses_say_what_cannot_be():
+    with pytest.raises(ValueError, match=r"probability must be >= 0\.5"):
+        max_epsilon_for(probability=0.1, dim_target=2, tolerance=0.0, rule="tight")
+    with pytest.raises(ValueError, match="probability must be larger"):
+        tolerance_for(probability=0.1, epsilon=100.0, dim_target=2, rule="tight")
+    assert tolerance_for(probability=1.0, epsilon=0.0, dim_target=100) == 0.0
+    assert max_epsilon_for(probability=0.1, dim_target=100, tolerance=1.0) == math.inf
+
+
+@pytest.mark.parametrize("value", [0.0, -0.1, 1.1, math.nan, "0.5", True])
+def test_bad_probabilities_are_refused(value):
+    with pytest.raises(ValueError, match="probability must be a finite number"):
+        max_epsilon_for(probability=value, dim_target=100, tolerance=0.5)
+    with pytest.raises(ValueError, match="probability must be a finite number"):
+        tolerance_for(probability=value, epsilon=1.0, dim_target=100)

@@ -1,0 +1,45 @@
+"""What a large local epsilon still prevents: bounds on reconstruction.
+
+A mechanism is (alpha, p, f)-protected against reconstruction if no estimator, from anything that
+may be released, comes within a loss of alpha of the target f with a posterior probability above p
+(Definition of a reconstruction breach, Bhowmick et al., arXiv:1812.00984v2, section 2.2).
+
+:mod:`~flwr_sdp.reconstruction.posterior` bounds what any prior belief can become,
+:mod:`~flwr_sdp.reconstruction.directions` about directions under a diffuse prior,
+:mod:`~flwr_sdp.reconstruction.histograms` about sets of words under a Zipf prior (text).
+"""
+
+from flwr_sdp.reconstruction.directions import (
+    breach_probability,
+    log_breach_bound,
+    max_epsilon_for,
+    tolerance_for,
+)
+from flwr_sdp.reconstruction.histograms import (
+    histogram_breach_probability,
+    histogram_max_epsilon,
+    log_histogram_bound,
+    log_precision_bound,
+    log_recall_bound,
+    precision_bound,
+    recall_bound,
+    recommended_batch_size,
+)
+from flwr_sdp.reconstruction.posterior import log_posterior_bound, posterior_bound
+
+__all__ = [
+    "breach_probability",
+    "histogram_breach_probability",
+    "histogram_max_epsilon",
+    "log_breach_bound",
+    "log_histogram_bound",
+    "log_posterior_bound",
+    "log_precision_bound",
+    "log_recall_bound",
+    "max_epsilon_for",
+    "posterior_bound",
+    "precision_bound",
+    "recall_bound",
+    "recommended_batch_size",
+    "tolerance_for",
+]
