@@ -187,7 +187,7 @@ def recommended_batch_size(dictionary_size: int, power: float) -> int:
     """
     d = _validate.integer("dictionary_size", dictionary_size, minimum=2)
     power = _validate.number("power", power, above=0.0, below=1.0)
-    return math.ceil(d**power * (1.0 - 1e-12))
+    return math.ceil(math.pow(d, power) * (1.0 - 1e-12))
 
 
 def _log_precision(p: float, m: int, log_ratio: float) -> float:

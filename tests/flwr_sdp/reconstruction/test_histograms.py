@@ -27,7 +27,7 @@ from tests.statistics_helpers import load_oracle
 ORACLE = load_oracle("reconstruction")
 
 
-# ------------------------------------------------------------------ the exact law, the printed bounds
+# ------------------------------------------------------------------ the exact law; what is printed
 def hits(first, last, m):
     """Return the law of the number of words used among words first..last, by convolution."""
     law = np.ones(1)
@@ -97,7 +97,7 @@ def test_oracle_is_complete():
     assert sum(case["log_exact_first_words"] is not None for case in ORACLE["recall"]) == 16
 
 
-# ------------------------------------------------------------------ where the printed ones are false
+# ------------------------------------------------------------------ where the printed are false
 def test_printed_precision_bound_is_false_and_ours_is_not():
     m, gamma, p = 40, 100.0, 0.1251
     exact = exact_log_precision(p, m, 4000)
