@@ -12,6 +12,7 @@ from flwr_sdp.strategies.calibration import noise_multiplier_for
 from flwr_sdp.strategies.checkpoint import CheckpointError, Checkpoints
 from flwr_sdp.strategies.clip_and_noise import ClipAndNoise
 from flwr_sdp.strategies.paper_analysis import PAPER_EXPERIMENTS, paper_noise
+from flwr_sdp.strategies.planner import Plan, plan
 from flwr_sdp.strategies.pld_accountant import PldAccountant
 from flwr_sdp.strategies.projection import (
     ProjectionEffect,
@@ -28,6 +29,7 @@ __all__ = [
     "Checkpoints",
     "ClipAndNoise",
     "LocalGuarantee",
+    "Plan",
     "PldAccountant",
     "PrivacyReport",
     "ProjectionEffect",
@@ -35,6 +37,7 @@ __all__ = [
     "fixed_size_event",
     "noise_multiplier_for",
     "paper_noise",
+    "plan",
     "poisson_accountant",
     "poisson_event",
     "poisson_rdp_accountant",

@@ -82,3 +82,118 @@ def ledger(
     from flwr_sdp.cli.ledger import show
 
     show(path, data_set=data_set, order=order, as_json=json_)
+
+
+@app.command()
+def plan(
+    dim: Annotated[int, typer.Option(help="Coordinates of an update.")],
+    clients_per_round: Annotated[int, typer.Option(help="Expected cohort.")],
+    population: Annotated[int, typer.Option(help="Clients there are.")],
+    rounds: Annotated[int, typer.Option(help="Rounds of training.")],
+    target_breach: Annotated[
+        float, typer.Option(help="Largest probability of a reconstruction.")
+    ] = 1e-3,
+    dim_target: Annotated[
+        int | None, typer.Option(help="Dimensions of what is protected; by default all.")
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(help="Cosine from which on it counts as reconstructed.")
+    ] = 0.5,
+    reports: Annotated[int, typer.Option(help="Reports of a client that are seen together.")] = 1,
+    epsilon_direction: Annotated[
+        float | None, typer.Option(help="Say what this budget protects, in place of choosing one.")
+    ] = None,
+    epsilon_magnitude: Annotated[float, typer.Option(help="Budget of the magnitude.")] = 10.0,
+    max_norm: Annotated[float, typer.Option(help="Longest update that is not shortened.")] = 1.0,
+    update_norm: Annotated[
+        float | None, typer.Option(help="Norm of an update; by default the longest.")
+    ] = None,
+    agreement: Annotated[
+        float, typer.Option(help="Norm of the average update over that of one.")
+    ] = 1.0,
+    noise_multiplier: Annotated[float, typer.Option(help="Of the server's noise.")] = 1.0,
+    delta: Annotated[float | None, typer.Option(help="By default min(1e-5, 0.1/N).")] = None,
+    rule: Annotated[str, typer.Option(help="tight or paper.")] = "tight",
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Work out budget, noise and guarantees of a deployment before anyone trains.
+
+    Example: flwr-sdp plan --dim 3274634 --clients-per-round 10000 --population 10000000
+    --rounds 100 --dim-target 1000
+    """
+    from flwr_sdp.cli.plan import show
+
+    show(
+        as_json=json_,
+        dim=dim,
+        clients_per_round=clients_per_round,
+        population=population,
+        rounds=rounds,
+        target_breach=target_breach,
+        dim_target=dim_target,
+        tolerance=tolerance,
+        reports=reports,
+        epsilon_direction=epsilon_direction,
+        epsilon_magnitude=epsilon_magnitude,
+        max_norm=max_norm,
+        update_norm=update_norm,
+        agreement=agreement,
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        rule=rule,
+    )
+
+
+@app.command()
+def calibrate(
+    dim: Annotated[int, typer.Option(help="Coordinates of an update.")],
+    epsilon_direction: Annotated[float, typer.Option(help="Budget of the direction.")],
+    epsilon_magnitude: Annotated[float, typer.Option(help="Budget of the magnitude.")] = 10.0,
+    max_norm: Annotated[float, typer.Option(help="Longest update that is not shortened.")] = 1.0,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show a mechanism's constants, the paper's rule beside the tight one.
+
+    Example: flwr-sdp calibrate --dim 3274634 --epsilon-direction 500
+    """
+    from flwr_sdp.cli.calibrate import show
+
+    show(
+        dim,
+        epsilon_direction,
+        epsilon_magnitude=epsilon_magnitude,
+        max_norm=max_norm,
+        as_json=json_,
+    )
+
+
+@app.command()
+def account(
+    clients_per_round: Annotated[int, typer.Option(help="Expected cohort.")],
+    population: Annotated[int, typer.Option(help="Clients there are.")],
+    rounds: Annotated[int, typer.Option(help="Rounds of training.")],
+    delta: Annotated[float, typer.Option(help="delta of the guarantee.")],
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="What epsilon does this noise give?")
+    ] = None,
+    target_epsilon: Annotated[
+        float | None, typer.Option(help="What noise does this epsilon take?")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Account for a training before it runs: epsilon from the noise, or the noise from epsilon.
+
+    Example: flwr-sdp account --clients-per-round 1000 --population 1000000 --rounds 500
+    --delta 1e-8 --target-epsilon 2
+    """
+    from flwr_sdp.cli.account import show
+
+    show(
+        noise_multiplier=noise_multiplier,
+        target_epsilon=target_epsilon,
+        clients_per_round=clients_per_round,
+        population=population,
+        rounds=rounds,
+        delta=delta,
+        as_json=json_,
+    )

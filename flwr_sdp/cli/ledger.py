@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.tables import table
 from flwr_sdp.clients import DeviceLedger, LedgerError
 
 
@@ -67,7 +67,7 @@ def _facts(ledger: DeviceLedger, data_set: str | None, order: float) -> dict[str
 
 def _print_tables(facts: dict[str, Any]) -> None:
     console = Console()
-    reports = _table("Reports", "time (UTC)", "data set", "message")
+    reports = table("Reports", "time (UTC)", "data set", "message")
     for column in ("epsilon", "direction", "magnitude"):
         reports.add_column(column, justify="right", no_wrap=True)
     for report in facts["reports"]:
@@ -79,7 +79,7 @@ def _print_tables(facts: dict[str, Any]) -> None:
             f"{report['epsilon_direction']:.6g}",
             f"{report['epsilon_magnitude']:.6g}",
         )
-    totals = _table("Spent in all", "data set")
+    totals = table("Spent in all", "data set")
     for column in ("reports", "epsilon (basic composition)", "Renyi epsilon"):
         totals.add_column(column, justify="right")
     for total in facts["totals"]:
@@ -91,13 +91,6 @@ def _print_tables(facts: dict[str, Any]) -> None:
         )
     console.print(reports)
     console.print(totals)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    return table
 
 
 def _short(name: str) -> str:
