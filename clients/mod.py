@@ -153,22 +153,24 @@ class SeparatedDPMod:
         # app may write on it, nor tell how long it took.
         reply = Message(RecordDict(), reply_to=message)
         refusal = Message(Error(_MOD_FAILED, _WITHHELD), reply_to=message)
+        message_type = message.metadata.message_type
+        where = (context.node_id, context.node_config.get("partition-id", "unknown"), message_type)
         try:
-            message_type = message.metadata.message_type
             if message_type.split(".")[0] == MessageType.TRAIN:
                 reply.content = self._train(message, context, call_next)
             else:
                 reply.content = self._other(message, context, call_next)
         except _Refused as error:
             _log.error("no reply leaves this device: %s", error)
-            return Message(Error(_MOD_FAILED, f"SeparatedDPMod: {error}"), reply_to=message)
-        except (Exception, SystemExit):
+            refusal = Message(Error(_MOD_FAILED, f"SeparatedDPMod: {error}"), reply_to=message)
+            return refusal
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # whatever an app may raise, Flower would send its text
             _log.exception(
                 "no reply leaves this device (node %s, partition %s, message type %s): "
                 "the app or the mod failed, as follows",
-                context.node_id,
-                context.node_config.get("partition-id", "unknown"),
-                message.metadata.message_type,
+                *where,
             )
             return refusal
         return reply

@@ -150,16 +150,25 @@ def _check_kinds(arrays: Mapping[Any, Array]) -> None:
             )
         if isinstance(array, np.ma.MaskedArray):  # what is masked would be released
             raise ValueError(f"update must hold whole arrays; {name!r} is a MaskedArray")
+        if is_tensor(array) and str(array.layout) != "torch.strided":
+            raise ValueError(f"update must hold dense tensors; {name!r} is {array.layout}")
         kinds.add(str(array.device) if is_tensor(array) else "NumPy")
     if len(kinds) > 1:
         raise ValueError(f"update must be in one place; its arrays are in {sorted(kinds)}")
 
 
 def _is_float(name: Any, array: Array) -> bool:
+    """Return whether an array is privatized; whole numbers and booleans are not."""
     dtype = _dtype(array)
-    if dtype not in _FLOATS and any(kind in dtype for kind in ("float", "complex")):
-        raise ValueError(f"update must hold floats of {', '.join(_FLOATS)}; {name!r} is {dtype}")
-    return dtype in _FLOATS
+    if dtype in _FLOATS:
+        return True
+    whole = dtype.startswith(("int", "uint")) if is_tensor(array) else array.dtype.kind in "iu"
+    if not whole and dtype != "bool":
+        raise ValueError(
+            f"update must hold floats of {', '.join(_FLOATS)}, in the machine's byte order, or "
+            f"whole numbers; {name!r} is {dtype}"
+        )
+    return False
 
 
 def _dtype(array: Array) -> str:
@@ -172,6 +181,8 @@ def _size(array: Array) -> int:
 
 def _memory(array: Array) -> Hashable:
     """Return what two names of the same numbers have in common."""
+    if _size(array) == 0:  # all empty ones may lie at one address
+        return id(array)
     if is_tensor(array):
-        return array.data_ptr(), tuple(array.shape), array.stride()
-    return array.__array_interface__["data"][0], array.shape, array.strides
+        return array.data_ptr(), array.dtype, tuple(array.shape), array.stride()
+    return array.__array_interface__["data"][0], array.dtype, array.shape, array.strides

@@ -54,13 +54,11 @@ class ReplyFormat:
         if name == "getpropertiesres":
             content = {f"{name}.properties": ConfigRecord(dict(metrics))}
         else:
-            others = {key: value for key, value in metrics.items() if key != "loss"}
-            content = {
-                f"{name}.metrics": ConfigRecord(others),
-                f"{name}.num_examples": MetricRecord({"num_examples": 1}),
-            }
+            metrics, content = dict(metrics), {}
             if name == "evaluateres":  # it needs a loss: not a number, unless it may leave
-                content[f"{name}.loss"] = MetricRecord({"loss": metrics.get("loss", nan)})
+                content[f"{name}.loss"] = MetricRecord({"loss": metrics.pop("loss", nan)})
+            content[f"{name}.metrics"] = ConfigRecord(metrics)
+            content[f"{name}.num_examples"] = MetricRecord({"num_examples": 1})
             if arrays is not None:
                 content[f"{name}.parameters"] = arrays
         return RecordDict({**content, f"{name}.status": ConfigRecord({"code": 0, "message": ""})})
@@ -90,10 +88,13 @@ def metrics_named(content: RecordDict, names: Iterable[str]) -> dict[str, Any]:
         If one is neither a number, a text nor a list of them.
     """
     found: dict[str, Any] = {}
-    for record_name, record in content.items():
+    named = tuple(names)
+    # MetricRecords last: the loss of a legacy client is that of its own record.
+    records = sorted(content.items(), key=lambda item: isinstance(item[1], MetricRecord))
+    for record_name, record in records:
         if isinstance(record, MetricRecord) or record_name in _LEGACY_METRICS:
-            found.update({name: record[name] for name in names if name in record})
+            found.update({name: record[name] for name in named if name in record})
     for name, value in found.items():
-        if isinstance(value, bytes):
+        if any(isinstance(each, bytes) for each in (value if isinstance(value, list) else [value])):
             raise ValueError(f"metric {name!r} must be a number or a text; got bytes")
     return found

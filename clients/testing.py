@@ -23,6 +23,8 @@ from flwr_sdp.released import Selection
 MARKS = ("ldp-epsilon-direction", "ldp-epsilon-magnitude", "ldp-max-norm", "ldp-max-output-norm")
 """Settings that the mod sends with every private reply."""
 
+_WEIGHTS = ("num-examples", "num_examples")
+
 
 def enter_run() -> None:
     """Let ``flwr.app.Message`` be built outside a run; the functions below do it by themselves."""
@@ -131,19 +133,23 @@ def assert_only_private(
     replies = []
     for attempt in range(2):
         asked = message(content, message_type, message_id=f"attempt-{attempt}")
-        ((_, sent),) = array_records(asked.content)
-        layout = UpdateLayout.of(sent, selection)
+        sent = array_records(asked.content)
+        if len(sent) != 1:
+            raise ValueError(f"content must have one ArrayRecord; it has {len(sent)}")
+        layout = UpdateLayout.of(sent[0][1], selection)
         reply = app(asked, context(run_config, node_config))
-        _check_reply(reply, layout, {*released_metrics})
         for secret in secrets:
             for form in _forms(secret):
                 assert form not in reply_bytes(reply), f"a secret leaves the device: {secret!r}"
+        _check_reply(reply, layout, {*released_metrics})
         replies.append(reply)
     first, second = (array_records(reply.content)[0][1] for reply in replies)
     for name in layout.released:
-        same = np.mean(first[name].numpy() == second[name].numpy())
+        same = first[name].numpy() == second[name].numpy()
         # float16 has few numbers: two draws may meet.
-        assert same < 0.5, f"array {name!r} is not random: it was the same twice"
+        assert not same.size or same.mean() < 0.5, (
+            f"array {name!r} is not random: it was the same twice"
+        )
     return replies[1]
 
 
@@ -151,28 +157,45 @@ def _check_reply(reply: Message, layout: UpdateLayout, allowed: set[str]) -> Non
     assert not reply.has_error(), f"the device refused: {reply.error.reason}"
     records = array_records(reply.content)
     assert len(records) == 1, f"a reply has one ArrayRecord; this one has {len(records)}"
+    marks = _check_values(reply.content, allowed)
     arrays = records[0][1]
-    values: dict[str, Any] = {
-        key: value
-        for record in reply.content.values()
-        if not isinstance(record, ArrayRecord)
-        for key, value in record.items()
-    }
-    missing = [name for name in MARKS if name not in values]
-    assert not missing, f"the reply was not made by SeparatedDPMod: {missing} are missing"
-    known = {*MARKS, "num-examples", "num_examples", "code", "message", *allowed}
-    assert set(values) <= known, f"metrics leave: {sorted(set(values) - known)}"
-    weights = {values.get("num-examples", 1), values.get("num_examples", 1)}
-    assert weights == {1}, "the number of examples leaves the device"
     assert list(arrays) == list(layout.received), "the reply has other arrays than the message"
     for name, array in arrays.items():
+        sent = layout.received[name]
+        facts = [(each.dtype, tuple(each.shape), each.stype) for each in (array, sent)]
+        assert facts[0] == facts[1], (
+            f"array {name!r} has another dtype, shape or kind than was sent"
+        )
         if name not in layout.released and name not in layout.tied:
-            assert array.data == layout.received[name].data, (
-                f"array {name!r} leaves as it was trained"
-            )
-    length = float(np.linalg.norm(layout.difference(arrays).astype(np.float64)))
-    longest = values["ldp-max-output-norm"]
+            assert array.data == sent.data, f"array {name!r} leaves as it was trained"
+    try:
+        update = layout.difference(arrays).astype(np.float64)
+    except ValueError as error:
+        raise AssertionError(f"the reply is no model: {error}") from error
+    length, longest = float(np.linalg.norm(update)), marks["ldp-max-output-norm"]
     assert length <= longest * 1.05, f"the report is {length:g} long, beyond {longest:g}"
+
+
+def _check_values(content: RecordDict, allowed: set[str]) -> dict[str, Any]:
+    """Check each record that is not of arrays, and return the marks."""
+    values: list[tuple[str, Any]] = []
+    for record_name, record in content.items():
+        if isinstance(record, ArrayRecord):
+            continue
+        if record_name.endswith("res.status"):  # of legacy clients
+            assert dict(record) == {"code": 0, "message": ""}, "the client's status leaves"
+        else:
+            values += record.items()
+    marks = {key: value for key, value in values if key in MARKS}
+    numbers = all(isinstance(value, float) for key, value in values if key in MARKS)
+    assert numbers, "a mark of SeparatedDPMod is not a number"
+    missing = [name for name in MARKS if name not in marks]
+    assert not missing, f"the reply was not made by SeparatedDPMod: {missing} are missing"
+    weights = [value for key, value in values if key in _WEIGHTS]
+    assert all(weight == 1 for weight in weights), "the number of examples leaves the device"
+    others = sorted({key for key, _ in values} - {*MARKS, *_WEIGHTS, *allowed})
+    assert not others, f"metrics leave: {others}"
+    return marks
 
 
 def _array_bytes(array: Array) -> Iterator[bytes]:
@@ -181,9 +204,13 @@ def _array_bytes(array: Array) -> Iterator[bytes]:
 
 def _value_bytes(value: Any) -> Iterator[bytes]:
     yield repr(value).encode()
-    for number in value if isinstance(value, list) else [value]:
-        if isinstance(number, int | float):
-            yield struct.pack("<d", float(number))
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, bytes):
+            yield each
+        elif isinstance(each, str):
+            yield each.encode()
+        else:
+            yield struct.pack("<d", float(each))
 
 
 def _forms(secret: Any) -> Iterator[bytes]:

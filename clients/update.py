@@ -112,17 +112,17 @@ class UpdateLayout:
     def apply(self, update: NDArray[Any]) -> ArrayRecord:
         """Return the received model plus `update`, which is overwritten.
 
-        Keys, shapes and dtypes are as received. Where a coordinate leaves the range of a narrow
-        dtype it takes the largest value there is.
+        Keys, shapes and dtypes are as received. A coordinate that leaves the range of its dtype
+        takes the largest value there is.
         """
         model = dict(self.received)
         for name, part in self._parts(update):
             received, (dtype, shape) = self.received[name], self.formats[name]
-            part += _read(name, received)
             room = npy.largest(dtype)
-            if room < npy.largest(str(part.dtype)):
-                np.clip(part, -room, room, out=part)
-            numbers = part if dtype == npy.BFLOAT16 else part.astype(dtype, copy=False)
+            with np.errstate(over="ignore"):
+                part += _read(name, received)
+            np.clip(part, -room, room, out=part)
+            numbers = part.astype(np.float32 if dtype == npy.BFLOAT16 else dtype, copy=False)
             data = npy.write(np.ascontiguousarray(numbers), shape, dtype)
             model[name] = Array(received.dtype, tuple(received.shape), received.stype, data)
         for second, first in self.tied.items():

@@ -201,6 +201,7 @@ class ClippedSum:
             total = step = sums.pop(name)
             sent = self._sent[name]
             old, new = sent.ravel(), np.empty(sent.size, dtype=sent.dtype)
+            room = npy.largest(self._formats[name])
             for part in _parts(total.size):
                 step = total[part]
                 if noise_std > 0:
@@ -211,7 +212,10 @@ class ClippedSum:
                 step /= divisor
                 square += float(step @ step)
                 step *= learning_rate
-                np.add(old[part], step, out=new[part], casting="same_kind")
+                step += old[part]
+                # An infinite number would stay in the model for good.
+                np.clip(step, -room, room, out=step)
+                new[part] = step
             del total, step  # the sum of an array is gone before the next one is written
             dtype = self._formats[name]
             data = npy.write(new, sent.shape, dtype)

@@ -30,6 +30,7 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from flwr_sdp import _validate
+from flwr_sdp.npy import BFLOAT16
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_generator
 from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection
 from flwr_sdp.separated import SeparatedMechanism
@@ -407,6 +408,14 @@ class ClipAndNoise(Strategy):
             getattr(self.strategy, "min_available_nodes", 0),
             getattr(self.strategy, "min_train_nodes", 0),
         )
+        if not _averages(self.strategy) and any(
+            array.dtype == BFLOAT16 for array in arrays.values()
+        ):
+            raise ValueError(
+                f"strategy must only average, as FedAvg does, when the model is in {BFLOAT16}; got "
+                f"{type(self.strategy).__name__}, which cannot compute with it: keep the model in "
+                "float32 on the server"
+            )
         view = CohortGrid(grid, cohort, minimum)
         with quiet("flwr", logging.WARNING):  # it sees stand-ins beside a small cohort
             messages = list(self.strategy.configure_train(server_round, arrays, config, view))

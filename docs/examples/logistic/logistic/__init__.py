@@ -1,0 +1,1 @@
+"""Logistic regression over devices that send private reports only."""

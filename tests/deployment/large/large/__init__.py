@@ -1,0 +1,1 @@
+"""A model of 13 MB, for a test of memory."""
