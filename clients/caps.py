@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ class DeviceCaps:
         ``sdp-max-norm-cap``: the longest update, in the units of the model, that may be sent
         without being shortened.
     ledger : str or None
-        ``sdp-ledger``: file of the :class:`~flwr_sdp.clients.DeviceLedger`.
+        ``sdp-ledger``: file of the :class:`~flwr_sdp.clients.DeviceLedger`, by its whole path.
     data_set : str
         ``sdp-data-set``: name of the data that is reported on; by default that of the partition,
         or ``"default"``.
@@ -62,11 +63,17 @@ class DeviceCaps:
             else None
             for field, key in _NUMBERS.items()
         }
+        ledger = _text(node_config, "sdp-ledger", None)
+        if ledger is not None and not os.path.isabs(ledger):
+            raise ValueError(
+                "sdp-ledger must be a path from the root: another working directory would begin "
+                "another ledger"
+            )
         partition = node_config.get("partition-id")
         default = "default" if partition is None else f"partition-{partition}"
         return cls(
             **numbers,
-            ledger=_text(node_config, "sdp-ledger", None),
+            ledger=ledger,
             data_set=_text(node_config, "sdp-data-set", default) or default,
         )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,6 +86,26 @@ class LedgerEntry:
     dim: int
 
 
+def basic_composition(entries: Iterable[LedgerEntry]) -> float:
+    """Return what reports cost together as pure differential privacy: the sum, rounded once."""
+    events = [entry.event for entry in entries]
+    return math.fsum(
+        loss for event in events for loss in (event.epsilon_direction, event.epsilon_magnitude)
+    )
+
+
+def renyi_composition(entries: Iterable[LedgerEntry], order: float) -> float:
+    r"""Return what reports cost together as Renyi differential privacy of an order, at least 1.
+
+    By the paper's conversion, a report of epsilon is
+    :math:`(\min\{\epsilon, 2 \alpha \epsilon^2\}, \alpha)`-Renyi private (section 2.1, after
+    Mironov 2017). Renyi losses add up. This helps where epsilon is small.
+    """
+    order = _validate.number("order", order, minimum=1.0)
+    epsilons = [entry.event.epsilon for entry in entries]
+    return math.fsum(min(epsilon, 2.0 * order * epsilon**2) for epsilon in epsilons)
+
+
 class DeviceLedger:
     """What the reports of this device have cost, in an SQLite file.
 
@@ -111,14 +132,15 @@ class DeviceLedger:
     Notes
     -----
     **Privacy.** With a cap, everything a data set has ever been reported for is ``cap``-local
-    differentially private: the sum of the exact losses never exceeds it. The ledger holds settings,
-    times and private replies, and nothing else that was computed from data.
+    differentially private: the sum of the exact losses, rounded once, never exceeds it. The ledger
+    holds settings, times and private replies, and nothing else that was computed from data.
 
-    Several processes may use one file.
+    Several processes may use one file. A reply of more than 10^9 bytes does not fit into it, and is
+    withheld.
     """
 
     def __init__(self, path: str | Path, *, total_epsilon_cap: float | None = None) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         if not self.path.parent.is_dir():
             raise ValueError(
                 f"path must be in a folder that exists; got {str(path)!r}: make the folder first"
@@ -179,8 +201,12 @@ class DeviceLedger:
         ------
         LocalBudgetExhausted
             If it does not fit under the cap. Nothing has been charged.
+        ValueError
+            If a loss is not a positive number.
         """
-        with self._open() as database, _transaction(database):
+        for name in ("epsilon_direction", "epsilon_magnitude"):
+            _validate.number(name, getattr(event, name), above=0.0)
+        with self._open(create=True) as database, _transaction(database):
             if (earlier := self._stored(database, request)) is not None:
                 return earlier
             self._check(database, request, event, cap)
@@ -234,19 +260,11 @@ class DeviceLedger:
 
     def total_epsilon(self, data_set: str) -> float:
         """Return what the reports of a data set cost together: basic composition of pure DP."""
-        with self._open() as database:
-            return _total(database, data_set)
+        return basic_composition(self.entries(data_set))
 
     def renyi_epsilon(self, data_set: str, order: float) -> float:
-        r"""Return the same as Renyi differential privacy of an order, at least 1.
-
-        By the paper's conversion, a report of epsilon is
-        :math:`(\min\{\epsilon, 2 \alpha \epsilon^2\}, \alpha)`-Renyi private (section 2.1,
-        after Mironov 2017). Renyi losses add up. This helps where epsilon is small.
-        """
-        order = _validate.number("order", order, minimum=1.0)
-        epsilons = [entry.event.epsilon for entry in self.entries(data_set)]
-        return math.fsum(min(epsilon, 2.0 * order * epsilon**2) for epsilon in epsilons)
+        """Return the same as Renyi loss of an order; see :func:`renyi_composition`."""
+        return renyi_composition(self.entries(data_set), order)
 
     def data_sets(self) -> list[str]:
         """Return the names of the data sets that have been charged."""
@@ -290,11 +308,18 @@ class DeviceLedger:
         return reply
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def _open(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
         """Yield a connection of this moment: connections survive neither forks nor threads."""
+        path: Path | str = self.path
         try:
+            if create:
+                # With these rights from the start, whatever happens next.
+                with contextlib.suppress(FileExistsError):
+                    os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
+            elif not self.path.exists() or self.path.stat().st_size == 0:
+                path = ":memory:"  # nothing was charged, and reading makes no file
             with contextlib.closing(
-                sqlite3.connect(self.path, timeout=60.0, isolation_level=None)
+                sqlite3.connect(path, timeout=60.0, isolation_level=None)
             ) as database:
                 # The folder is synced too, so that the journal's removal is not undone.
                 database.execute("PRAGMA synchronous = EXTRA")
@@ -314,15 +339,16 @@ class DeviceLedger:
                 )
             return
         with _transaction(database):
-            if database.execute("PRAGMA application_id").fetchone()[0] == _APPLICATION:
+            (application,) = database.execute("PRAGMA application_id").fetchone()
+            if application == _APPLICATION:
                 return  # another process was first
-            if database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if application or tables:
                 raise LedgerError(f"{self.path} is not a ledger, but another database")
             for statement in _TABLES.strip().split(";\n"):
                 database.execute(statement)
             database.execute(f"PRAGMA application_id = {_APPLICATION}")
             database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        self.path.chmod(0o600)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from flwr_sdp import _validate
 from flwr_sdp.clients.caps import DeviceCaps
-from flwr_sdp.clients.ledger import DeviceLedger, LedgerError, Request
+from flwr_sdp.clients.ledger import DeviceLedger, LedgerError, LocalBudgetExhausted, Request
 from flwr_sdp.clients.records import ReplyFormat, array_records, metrics_named
 from flwr_sdp.clients.stored_reply import decode, encode
 from flwr_sdp.clients.update import UpdateLayout
@@ -184,8 +184,12 @@ class SeparatedDPMod:
         if plan.ledger is not None:
             if (earlier := plan.ledger.reply(plan.request)) is not None:
                 return decode(earlier)
-            with _settings():
+            try:
                 plan.ledger.check(plan.request, plan.mechanism.event, plan.total_epsilon_cap)
+            except LocalBudgetExhausted as error:
+                # What is spent, and on what, may be another server's affair.
+                _log.error("%s", error)
+                raise _Refused("the total epsilon cap of this device is reached") from error
         content = self._content(call_next, message, context)
         plan.format.check_status(content)
         _, trained = _single_array_record(content, "the app's reply")
@@ -222,7 +226,7 @@ class SeparatedDPMod:
         budget, max_norm = self._budget(context.run_config), self._max_norm(context.run_config)
         caps.check(budget, max_norm)
         rule: Any = self.rule or context.run_config.get("sdp-rule", "tight")
-        ledger = self.ledger if caps.ledger is None else _ledger(caps.ledger)
+        ledger = self.ledger if caps.ledger is None else _ledger(caps.ledger, self.ledger)
         if caps.total_epsilon is not None and ledger is None:
             raise ValueError("sdp-total-epsilon-cap needs sdp-ledger, the file that remembers")
         message_id = message.metadata.message_id
@@ -310,9 +314,11 @@ def _settings() -> Iterator[None]:
         raise _Refused(str(error)) from error
 
 
-def _ledger(path: str) -> DeviceLedger:
+def _ledger(path: str, other: DeviceLedger | None) -> DeviceLedger:
+    """Return the node's ledger; a cap of the one that it replaces holds here."""
     try:
-        return DeviceLedger(path)
+        cap = None if other is None else other.total_epsilon_cap
+        return DeviceLedger(path, total_epsilon_cap=cap)
     except ValueError as error:  # no text for the server: it names the device's files
         raise LedgerError(f"sdp-ledger: {error}") from error
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.tables import table
-from flwr_sdp.clients import DeviceLedger, LedgerError
+from flwr_sdp.clients import DeviceLedger, LedgerEntry, LedgerError
+from flwr_sdp.clients.ledger import basic_composition, renyi_composition
 
 
 def show(path: Path, *, data_set: str | None, order: float, as_json: bool) -> None:
@@ -36,7 +38,10 @@ def show(path: Path, *, data_set: str | None, order: float, as_json: bool) -> No
 
 
 def _facts(ledger: DeviceLedger, data_set: str | None, order: float) -> dict[str, Any]:
-    names = [name for name in ledger.data_sets() if data_set in (None, name)]
+    by_name: dict[str, list[LedgerEntry]] = {}
+    entries = ledger.entries(data_set)
+    for entry in entries:
+        by_name.setdefault(entry.request.data_set, []).append(entry)
     return {
         "reports": [
             {
@@ -50,17 +55,17 @@ def _facts(ledger: DeviceLedger, data_set: str | None, order: float) -> dict[str
                 "max_norm": entry.max_norm,
                 "dim": entry.dim,
             }
-            for entry in ledger.entries(data_set)
+            for entry in entries
         ],
         "totals": [
             {
                 "data_set": name,
-                "reports": len(ledger.entries(name)),
-                "epsilon": ledger.total_epsilon(name),
+                "reports": len(charged),
+                "epsilon": basic_composition(charged),
                 "renyi_order": order,
-                "renyi_epsilon": ledger.renyi_epsilon(name, order),
+                "renyi_epsilon": renyi_composition(charged, order),
             }
-            for name in names
+            for name, charged in sorted(by_name.items())
         ],
     }
 
@@ -73,8 +78,8 @@ def _print_tables(facts: dict[str, Any]) -> None:
     for report in facts["reports"]:
         reports.add_row(
             report["time"].removesuffix("+00:00").replace("T", " "),
-            report["data_set"],
-            _short(report["message_id"]),
+            Text(report["data_set"]),
+            Text(_short(report["message_id"])),
             f"{report['epsilon']:.6g}",
             f"{report['epsilon_direction']:.6g}",
             f"{report['epsilon_magnitude']:.6g}",
@@ -84,7 +89,7 @@ def _print_tables(facts: dict[str, Any]) -> None:
         totals.add_column(column, justify="right")
     for total in facts["totals"]:
         totals.add_row(
-            total["data_set"],
+            Text(total["data_set"]),
             f"{total['reports']:,}",
             f"{total['epsilon']:.6g}",
             f"{total['renyi_epsilon']:.6g} at order {total['renyi_order']:g}",

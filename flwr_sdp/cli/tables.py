@@ -6,10 +6,10 @@ from rich.table import Table
 
 
 def table(title: str, *columns: str) -> Table:
-    """Return an empty table without lines; the columns do not wrap."""
+    """Return an empty table without lines; where it is too narrow, these columns are folded."""
     made = Table(title=title, title_justify="left", box=None, header_style="bold")
     for column in columns:
-        made.add_column(column, no_wrap=True)
+        made.add_column(column, overflow="fold")
     return made
 
 

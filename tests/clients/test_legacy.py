@@ -234,10 +234,11 @@ def test_released_loss_of_fit_leaves(app_of):
     assert fit(app_of(Losing, released_metrics="loss")).metrics["loss"] == 0.5
 
 
-def test_released_bytes_are_withheld(app_of):
+@pytest.mark.parametrize("wrap", [lambda data: data, lambda data: [data]], ids=["one", "list"])
+def test_released_bytes_are_withheld(app_of, wrap):
     class Bytes(Numbers):
         def fit(self, parameters, config):
-            return trained(parameters), 1, {"key": SECRET.text.encode()}
+            return trained(parameters), 1, {"key": wrap(SECRET.text.encode())}
 
     reply = ask(app_of(Bytes, released_metrics="key"), "fit")
     assert_withheld(reply)
