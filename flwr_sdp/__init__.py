@@ -1,6 +1,6 @@
 """Separated differential privacy for federated learning: the privacy core.
 
-Imports NumPy, SciPy and cryptography only. The server side is :mod:`flwr_sdp.strategies`, the
+Imports NumPy and cryptography only. The server side is :mod:`flwr_sdp.strategies`, the
 device side :mod:`flwr_sdp.clients`.
 """
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable
 
 import numpy as np
 
@@ -24,3 +26,36 @@ def stirling_error(x: float) -> float:
         return math.lgamma(x + 1.0) - leading
     y = 1.0 / (float(x) * x)
     return (1 / 12 - y * (1 / 360 - y * (1 / 1260 - y * (1 / 1680 - y / 1188)))) / x
+
+
+def root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a continuous function changes sign between two points, to the last bits.
+
+    Chandrupatla's method (1997): inverse quadratic steps where they are safe, and halving
+    elsewhere. SciPy has others, but a device pays half a second a message for their import.
+    """
+    x1, x2 = high, low
+    f1, f2 = function(x1), function(x2)
+    if f1 == 0.0 or f2 == 0.0:
+        return x1 if f1 == 0.0 else x2
+    if (f1 > 0.0) == (f2 > 0.0):
+        raise ValueError(f"the function has the same sign at {low!r} and {high!r}")
+    step = 0.5
+    while True:
+        x = x1 + step * (x2 - x1)
+        f = function(x)
+        if (f > 0.0) == (f1 > 0.0):
+            x3, f3 = x1, f1
+        else:
+            x3, f3, x2, f2 = x2, f2, x1, f1
+        x1, f1 = x, f
+        best, least = (x1, f1) if abs(f1) < abs(f2) else (x2, f2)
+        nearest = sys.float_info.epsilon * abs(best) / abs(x2 - x1)
+        if least == 0.0 or nearest > 0.5:
+            return best
+        xi, phi = (x1 - x2) / (x3 - x2), (f1 - f2) / (f3 - f2)
+        step = 0.5
+        if 1.0 - math.sqrt(1.0 - xi) < phi < math.sqrt(xi):
+            step = f1 / (f2 - f1) * f3 / (f2 - f3)
+            step += (x3 - x1) / (x2 - x1) * f1 / (f3 - f1) * f2 / (f3 - f2)
+        step = min(max(step, nearest), 1.0 - nearest)

@@ -29,16 +29,20 @@ def read(data: bytes, dtype: str = "") -> NDArray[Any]:
         If `data` is not a whole array of plain numbers.
     """
     file = io.BytesIO(data)
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        shape, is_fortran, stored = np.lib.format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, is_fortran, stored = np.lib.format.read_array_header_2_0(file)
-    else:
-        raise ValueError("not an array of plain numbers")
+    try:
+        version = np.lib.format.read_magic(file)
+        header = {(1, 0): np.lib.format.read_array_header_1_0,
+                  (2, 0): np.lib.format.read_array_header_2_0}[version]  # fmt: skip
+        shape, is_fortran, stored = header(file)
+    except Exception as error:
+        raise ValueError("not an array of plain numbers") from error
+    count = math.prod(shape)
     if stored.hasobject:
         raise ValueError("an array of objects")
-    count = math.prod(shape)
+    if min(shape, default=0) < 0:
+        raise ValueError("not an array of plain numbers")
+    if count * stored.itemsize > len(data) - file.tell():
+        raise ValueError("an array that is not whole")
     if count == 0:
         numbers = np.empty(shape, dtype=stored)
     else:
@@ -53,23 +57,27 @@ def write(numbers: NDArray[Any], shape: tuple[int, ...], dtype: str = "") -> byt
     Parameters
     ----------
     numbers : ndarray
-        Contiguous; float32 where `dtype` is ``"bfloat16"``.
+        C-contiguous; float32 where `dtype` is ``"bfloat16"``.
     shape : tuple of int
         Shape to write down.
     dtype : str
         As in :func:`read`.
     """
-    if dtype == BFLOAT16:
-        numbers = _narrow(numbers)
+    numbers = _narrow(numbers) if dtype == BFLOAT16 else numbers.reshape(-1)
     header = io.BytesIO()
     facts = {**np.lib.format.header_data_from_array_1_0(numbers), "shape": shape}
     np.lib.format.write_array_header_1_0(header, facts)
-    return b"".join((header.getvalue(), numbers.reshape(-1).view(np.uint8).data))
+    return b"".join((header.getvalue(), numbers.view(np.uint8).data))
 
 
 def is_float(dtype: str) -> bool:
     """Return whether a name is that of floating-point numbers."""
-    return dtype == BFLOAT16 or np.issubdtype(np.dtype(dtype), np.floating)
+    if dtype == BFLOAT16:
+        return True
+    try:
+        return bool(np.issubdtype(np.dtype(dtype), np.floating))
+    except TypeError:  # of records, whose names are no names of types
+        return False
 
 
 def largest(dtype: str) -> float:

@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from scipy.optimize import brentq
 
 from flwr_sdp import _validate
+from flwr_sdp._numerics import root
 from flwr_sdp.arrays import Array, TorchRows, as_rows, check_room, draws_on_device, like, to_host
 from flwr_sdp.direction import Floats, draw, draw_on_device, segment_norms
 from flwr_sdp.randomness import FloatArray, KeystreamGenerator, as_generator
@@ -253,7 +253,7 @@ def paper_cap_threshold(dim: int, epsilon: float) -> float:
         return small
     if excess(MAX_THRESHOLD) <= 0:
         return MAX_THRESHOLD
-    big = float(brentq(excess, lowest, MAX_THRESHOLD, xtol=1e-300, rtol=8.9e-16))
+    big = root(excess, lowest, MAX_THRESHOLD)
     while excess(big) > 0:
         big = math.nextafter(big, 0.0)
     return max(small, big)
@@ -276,7 +276,7 @@ def _tight(dim: int, epsilon: float) -> PrivUnit:
     if excess(highest) >= 0:
         threshold = highest
     else:
-        threshold = float(brentq(excess, 0.0, highest, xtol=1e-300, rtol=8.9e-16))
+        threshold = root(excess, 0.0, highest)
     epsilon_flip = max(epsilon - Cap(dim, threshold).log_odds, 0.0)
     mechanism = PrivUnit(dim=dim, cap_threshold=threshold, epsilon_flip=epsilon_flip)
     while mechanism.epsilon > epsilon:

@@ -81,6 +81,11 @@ class Selection:
                 raise ValueError(
                     f"tied must name arrays of one dtype and shape; {second!r} and {first!r} differ"
                 )
+            if _matches(second, self.trainable) and not _matches(first, self.trainable):
+                raise ValueError(
+                    f"trainable must match the first of tied names; {second!r} is matched, and "
+                    f"{first!r} is not"
+                )
         return tuple(
             name
             for name, (dtype, _) in arrays.items()

@@ -88,15 +88,12 @@ class ClippedSum:
     ) -> None:
         selection = selection or Selection()
         self._model: dict[str, Array] = dict(model.items())
-        numbers = {name: _read(name, array) for name, array in self._model.items()}
-        self._formats = {
-            name: npy.BFLOAT16 if self._model[name].dtype == npy.BFLOAT16 else str(array.dtype)
-            for name, array in numbers.items()
+        formats = formats_of(self._model)
+        self._formats = {name: dtype for name, (dtype, _) in formats.items()}
+        released = selection.released(formats)
+        self._sent: dict[str, NDArray[Any]] = {
+            name: _read(name, self._model[name]) for name in released
         }
-        released = selection.released(
-            {name: (self._formats[name], array.shape) for name, array in numbers.items()}
-        )
-        self._sent: dict[str, NDArray[Any]] = {name: numbers[name] for name in released}
         self._tied = {
             second: first for second, first in selection.tied.items() if first in self._sent
         }
@@ -248,6 +245,22 @@ class ClippedSum:
         if self._sums is None:
             raise RuntimeError("the sum has been released: what comes now belongs to a new round")
         return self._sums
+
+
+def formats_of(model: Mapping[str, Array]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return dtype and shape of each array of a model, for :meth:`Selection.released`.
+
+    Raises
+    ------
+    ValueError
+        If an array cannot be read.
+    """
+    formats = {}
+    for name, array in model.items():
+        numbers = _read(name, array)
+        is_bfloat16 = array.dtype == npy.BFLOAT16
+        formats[name] = (npy.BFLOAT16 if is_bfloat16 else str(numbers.dtype), numbers.shape)
+    return formats
 
 
 def _parts(size: int) -> Iterator[slice]:

@@ -36,7 +36,7 @@ from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection
 from flwr_sdp.separated import SeparatedMechanism
 from flwr_sdp.strategies._quiet import quiet
 from flwr_sdp.strategies.accountants import affordable_releases, compose
-from flwr_sdp.strategies.accumulator import Accumulator, ClippedSum
+from flwr_sdp.strategies.accumulator import Accumulator, ClippedSum, formats_of
 from flwr_sdp.strategies.checkpoint import CheckpointError, Checkpoints, Snapshot
 from flwr_sdp.strategies.cohort import (
     CohortGrid,
@@ -377,6 +377,7 @@ class ClipAndNoise(Strategy):
         )
         node_ids = wait_for_nodes(grid, least, self.node_timeout, setting)
         self._fix_population(len(node_ids))
+        self.selection.released(formats_of(arrays))  # it fits the model, or nobody is asked
         self._open_ledger(server_round, arrays)
         if not self._is_paid(server_round):
             self._check_budget()

@@ -197,3 +197,24 @@ def account(
         delta=delta,
         as_json=json_,
     )
+
+
+@app.command()
+def audit(
+    config: Annotated[Path, typer.Argument(help="Run file (TOML): which attacks, how often.")],
+    app_dir: Annotated[
+        Path | None,
+        typer.Option("--app", help="The Flower app; by default the one around the run file."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(help="Results go to OUTPUT/audit/<run file's name>/<time>/.")
+    ] = Path("runs"),
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Attack the mechanism, and compare what is recovered with what is claimed.
+
+    Example: flwr-sdp audit simulations/conf/audit/digits.toml
+    """
+    from flwr_sdp.cli.audit import run
+
+    raise typer.Exit(run(config, app_dir=app_dir, output=output, as_json=json_))

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import brentq
-
 from flwr_sdp import _validate
+from flwr_sdp._numerics import root
 
 _LEAST_RATIO = 2.0
 
@@ -112,7 +111,7 @@ def log_histogram_bound(
     elif difference(high) >= 0.0:
         best = high
     else:
-        best = float(brentq(difference, low, high, xtol=1e-13))
+        best = root(difference, low, high)
     return max(_log_precision(p, m, best), _log_recall(r, d, m, best))
 
 

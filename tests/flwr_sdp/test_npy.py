@@ -158,9 +158,6 @@ def test_nothing_has_a_shape_too(shape):
     assert npy.read(npy.write(np.empty(0, np.float64), shape)).shape == shape
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the header says Fortran order, and the numbers are written in rows"
-)
 def test_numbers_in_columns_are_contiguous_too():
     array = np.asfortranarray(np.arange(6.0).reshape(2, 3))
     np.testing.assert_array_equal(npy.read(npy.write(array, array.shape)), array)
@@ -210,7 +207,7 @@ def test_less_than_an_array_is_refused(array, version, share):
 
 @pytest.mark.parametrize("cut", [1, 3, 4])
 def test_part_of_a_number_is_missing(cut):
-    with pytest.raises(ValueError, match="smaller than requested"):
+    with pytest.raises(ValueError, match="not whole"):
         npy.read(saved(np.ones(5, np.float32))[:-cut])
 
 
@@ -267,20 +264,17 @@ def test_damaged_headers_are_refused(header):
         npy.read(with_header(header, bytes(8)))
 
 
-@pytest.mark.xfail(strict=True, reason="-1 is taken for the rest of the data")
 @pytest.mark.parametrize("shape", ["(-1,)", "(-1, 1)", "(-1, 2)"])
 def test_negative_lengths_are_refused(shape):
     with pytest.raises(ValueError, match=r"\w"):
         npy.read(with_header(facts(shape=shape), bytes(8)))
 
 
-@pytest.mark.xfail(strict=True, raises=OverflowError, reason="not the ValueError it promises")
 def test_lengths_that_no_memory_has_are_refused():
     with pytest.raises(ValueError, match=r"\w"):
         npy.read(with_header(facts(shape=f"({2**62}, 4)"), bytes(8)))
 
 
-@pytest.mark.xfail(strict=True, reason="tokenize.TokenError is no ValueError")
 def test_header_with_an_open_bracket_is_refused():
     with pytest.raises(ValueError, match=r"\w"):
         npy.read(with_header("{", bytes(8)))
@@ -450,7 +444,6 @@ def test_nothing_else_is(dtype):
     assert not npy.is_float(dtype)
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="str() of such a dtype is no name of one")
 def test_records_are_not_floats():
     assert not npy.is_float(str(RECORD))
 
