@@ -8,16 +8,19 @@ BIN := $(VENV)/bin
 SIMULATION := $(VENV)/.installed-simulation
 TEST := $(VENV)/.installed-test
 
-.PHONY: help run test check format clean
+.PHONY: help run test test-deployment check format clean
 
 help:  ## Show this help
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
 run: $(SIMULATION)  ## Train the digits task privately on Ray, and compare with no privacy
 	$(BIN)/flwr-sdp simulate simulations/conf/digits.toml
 
 test: check  ## Check style and types, then run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
+
+test-deployment: $(TEST)  ## Run an app on a SuperLink and SuperNodes of real processes, minutes
+	$(BIN)/python -m pytest -m deployment tests/deployment
 
 check: $(TEST)  ## ruff, mypy
 	$(BIN)/ruff format --check .
