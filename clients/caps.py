@@ -51,7 +51,7 @@ class DeviceCaps:
             is misspelt would not hold.
         """
         known = {*_NUMBERS.values(), "sdp-ledger", "sdp-data-set"}
-        unknown = sorted(key for key in node_config if key.startswith(_PREFIX) and key not in known)
+        unknown = sorted(key for key in node_config if _is_ours(key) and key not in known)
         if unknown:
             raise ValueError(
                 f"{unknown[0]} is no setting of a device: the node config may have "
@@ -87,6 +87,11 @@ class DeviceCaps:
                 raise ValueError(
                     f"{key} of this device is {cap:g}; a report was asked at {asked:g}"
                 )
+
+
+def _is_ours(key: str) -> bool:
+    """Return whether a key is, or is likely meant to be, one of ours."""
+    return key.lower().replace("_", "-").startswith(_PREFIX)
 
 
 _NUMBERS = {

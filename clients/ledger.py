@@ -133,7 +133,7 @@ class DeviceLedger:
     -----
     **Privacy.** With a cap, everything a data set has ever been reported for is ``cap``-local
     differentially private: the sum of the exact losses, rounded once, never exceeds it. The ledger
-    holds settings, times and private replies, and nothing else that was computed from data.
+    holds settings, times and replies as they left, and nothing else that was computed from data.
 
     Several processes may use one file. A reply of more than 10^9 bytes does not fit into it, and is
     withheld.

@@ -19,7 +19,7 @@ from flwr.app import (
 )
 from numpy.typing import NDArray
 
-from flwr_sdp import _validate
+from flwr_sdp import _validate, marks
 from flwr_sdp.clients.caps import DeviceCaps
 from flwr_sdp.clients.ledger import DeviceLedger, LedgerError, LocalBudgetExhausted, Request
 from flwr_sdp.clients.records import ReplyFormat, array_records, metrics_named
@@ -67,7 +67,7 @@ class SeparatedDPMod:
     local_learning_rate : float, optional
         Unit of `max_norm`: with the stepsize of local training here, `max_norm` bounds the gradient
         mapping (trained - received) / stepsize of the paper, whatever the stepsize. By default the
-        run config's ``sdp-local-learning-rate``, or 1.
+        run config's ``sdp-local-learning-rate`` where `max_norm` comes from there too, or else 1.
     trainable, excluded, tied
         Which arrays are privatized and sent, see :class:`flwr_sdp.released.Selection`: by default
         every floating-point array but the statistics of batch normalisation. All others are
@@ -123,11 +123,13 @@ class SeparatedDPMod:
         if budget is not None and not isinstance(budget, SeparatedBudget):
             raise ValueError(f"budget must be a SeparatedBudget; got {budget!r}")
         if max_norm is not None:
-            _validate.number("max_norm", max_norm, above=0.0)
+            max_norm = _validate.number("max_norm", max_norm, above=0.0)
         if rule is not None:
             _validate.choice("rule", rule, RULES)
         if local_learning_rate is not None:
-            _validate.number("local_learning_rate", local_learning_rate, above=0.0)
+            local_learning_rate = _validate.number(
+                "local_learning_rate", local_learning_rate, above=0.0
+            )
         self.budget = budget
         self.max_norm = max_norm
         self.rule = rule
@@ -252,11 +254,13 @@ class SeparatedDPMod:
     def _max_norm(self, run_config: Mapping[str, Any]) -> float:
         """Return the longest update that is not shortened, in the units of the model."""
         max_norm, unit = self.max_norm, self.local_learning_rate
-        if max_norm is None:
-            max_norm = _setting(run_config, "sdp-max-norm")
         if unit is None:
             key = "sdp-local-learning-rate"
-            unit = _validate.number(key, run_config.get(key, 1.0), above=0.0)
+            # A norm that the app chose is not in the server's units.
+            given = run_config.get(key, 1.0) if max_norm is None else 1.0
+            unit = _validate.number(key, given, above=0.0)
+        if max_norm is None:
+            max_norm = _setting(run_config, "sdp-max-norm")
         return max_norm * unit
 
     # ------------------------------------------------------------------ evaluate and query
@@ -327,10 +331,10 @@ def _marks(mechanism: SeparatedMechanism) -> dict[str, float]:
     """Return settings, not data: by these a server knows a private reply."""
     event = mechanism.event
     return {
-        "ldp-epsilon-direction": event.epsilon_direction,
-        "ldp-epsilon-magnitude": event.epsilon_magnitude,
-        "ldp-max-norm": mechanism.magnitude.max_norm,
-        "ldp-max-output-norm": mechanism.max_output_norm,
+        marks.EPSILON_DIRECTION: event.epsilon_direction,
+        marks.EPSILON_MAGNITUDE: event.epsilon_magnitude,
+        marks.MAX_NORM: mechanism.magnitude.max_norm,
+        marks.MAX_OUTPUT_NORM: mechanism.max_output_norm,
     }
 
 

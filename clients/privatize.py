@@ -59,8 +59,9 @@ def privatize_update(
     ----------
     update : list or dict of arrays
         The update itself (what was trained, less what was received), as NumPy arrays or as torch
-        tensors on one device. Arrays of integers and booleans are returned as they are. An array
-        that is there twice, the same object or the same memory of torch, counts once.
+        tensors on one device. Whole numbers and booleans cannot be privatized: they come back as
+        zeros, no change. An array that is there twice, the same object or the same memory, counts
+        once.
     budget : SeparatedBudget
         What the report may cost.
     max_norm : float
@@ -103,7 +104,9 @@ def privatize_update(
     memory = {name: _memory(array) for name, array in arrays.items() if _is_float(name, array)}
     parts = {key: arrays[name] for name, key in memory.items()}  # each block of memory once
     private = _privatize_parts(parts, budget, max_norm, rng=rng, rule=rule, threads=threads)
-    arrays.update({name: private[key] for name, key in memory.items()})
+    for name, array in arrays.items():
+        # A whole number that has changed, such as a count of batches, is data.
+        arrays[name] = private[memory[name]] if name in memory else _zeros(array)
     return arrays if isinstance(update, Mapping) else list(arrays.values())
 
 
@@ -173,6 +176,10 @@ def _is_float(name: Any, array: Array) -> bool:
 
 def _dtype(array: Array) -> str:
     return str(array.dtype).removeprefix("torch.")
+
+
+def _zeros(array: Array) -> Array:
+    return (sys.modules["torch"] if is_tensor(array) else np).zeros_like(array)
 
 
 def _size(array: Array) -> int:

@@ -18,6 +18,8 @@ def protect(app: ClientApp, mod: SeparatedDPMod | None = None, **settings: Any) 
     Here nothing can be forgotten: functions registered before or after, legacy ``client_fn``,
     other mods, messages without a function, and Flower's lifespan function, whose exceptions would
     otherwise go to the server with their text. Arrays leave in replies to train messages alone.
+    **Read no data where the app is imported**: what fails there, Flower tells the server with its
+    text, before there is any app to protect.
 
     Parameters
     ----------

@@ -18,10 +18,8 @@ from flwr.clientapp import ClientApp
 
 from flwr_sdp.clients.records import array_records
 from flwr_sdp.clients.update import UpdateLayout
+from flwr_sdp.marks import MARKS, MAX_OUTPUT_NORM
 from flwr_sdp.released import Selection
-
-MARKS = ("ldp-epsilon-direction", "ldp-epsilon-magnitude", "ldp-max-norm", "ldp-max-output-norm")
-"""Settings that the mod sends with every private reply."""
 
 _WEIGHTS = ("num-examples", "num_examples")
 
@@ -172,8 +170,9 @@ def _check_reply(reply: Message, layout: UpdateLayout, allowed: set[str]) -> Non
         update = layout.difference(arrays).astype(np.float64)
     except ValueError as error:
         raise AssertionError(f"the reply is no model: {error}") from error
-    length, longest = float(np.linalg.norm(update)), marks["ldp-max-output-norm"]
-    assert length <= longest * 1.05, f"the report is {length:g} long, beyond {longest:g}"
+    longest = marks[MAX_OUTPUT_NORM] * 1.01 + layout.rounding
+    length = float(np.linalg.norm(update))
+    assert length <= longest, f"the report is {length:g} long, beyond {longest:g}"
 
 
 def _check_values(content: RecordDict, allowed: set[str]) -> dict[str, Any]:

@@ -80,6 +80,16 @@ def is_float(dtype: str) -> bool:
         return False
 
 
+def roundoff(dtype: str) -> float:
+    """Return the largest relative error of rounding to a floating-point type."""
+    return 2.0**-8 if dtype == BFLOAT16 else float(np.finfo(dtype).eps) / 2.0
+
+
+def smallest(dtype: str) -> float:
+    """Return the smallest positive number of a floating-point type."""
+    return 2.0**-133 if dtype == BFLOAT16 else float(np.finfo(dtype).smallest_subnormal)
+
+
 def largest(dtype: str) -> float:
     """Return the largest finite number of a floating-point type."""
     if dtype == BFLOAT16:

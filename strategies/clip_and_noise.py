@@ -30,13 +30,15 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from flwr_sdp import _validate
+from flwr_sdp._rounding import round_up
+from flwr_sdp.marks import EPSILON_DIRECTION, EPSILON_MAGNITUDE, MARKS, MAX_OUTPUT_NORM
 from flwr_sdp.npy import BFLOAT16
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_generator
 from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection
 from flwr_sdp.separated import SeparatedMechanism
 from flwr_sdp.strategies._quiet import quiet
 from flwr_sdp.strategies.accountants import affordable_releases, compose
-from flwr_sdp.strategies.accumulator import Accumulator, ClippedSum, formats_of
+from flwr_sdp.strategies.accumulator import Accumulator, ClippedSum, Rounding, formats_of
 from flwr_sdp.strategies.checkpoint import CheckpointError, Checkpoints, Snapshot
 from flwr_sdp.strategies.cohort import (
     CohortGrid,
@@ -64,8 +66,6 @@ _log = logging.getLogger("flwr")
 _MAX_EXCEPTIONS = 50
 
 _LEAST_NOISE = 1e-6
-
-_LOCAL_MARKS = ("ldp-epsilon-direction", "ldp-epsilon-magnitude")
 
 
 class ClipAndNoise(Strategy):
@@ -118,8 +118,9 @@ class ClipAndNoise(Strategy):
         Draw the cohorts from this seed instead of the operating system. **Simulation only**:
         amplification by sampling assumes that the cohort is secret.
     population : int, optional
-        N. By default the accountant's, or else the number of nodes connected in the first round. It
-        is fixed from then on: the divisor never depends on who replied.
+        N. By default the accountant's, or else the number of nodes connected in the first round,
+        which the report then calls public: the divisor tells it. It is fixed from then on, and
+        never depends on who replied.
     delta : float, optional
         delta of the default accountant, by default the smaller of 1e-5 and 1 / (10 N). An
         accountant that is given brings its own.
@@ -177,7 +178,8 @@ class ClipAndNoise(Strategy):
 
     **Not covered**: the metrics of a round (``cohort``, ``replies``, ``fraction-projected`` and so
     on are exact, for the operator of the server, and no part of the release), and whatever the
-    inner strategy's evaluation collects. The guarantee is that of real numbers; noise in floating
+    inner strategy's evaluation collects; nor how many nodes are connected, for which a round may
+    have to wait. The guarantee is that of real numbers; noise in floating
     point does not hide the last bits.
     """
 
@@ -294,7 +296,13 @@ class ClipAndNoise(Strategy):
         self._local: LocalGuarantee | None = None
         self._used = self._projected = 0
         self._kept = 0.0
-        self._longest_report = 0.0  # that devices have declared possible
+        self._declared = 0.0  # the longest report that devices have declared possible
+        self._longest_report = 0.0  # the same with its rounding
+        self._unmarked = {"used": 0, "refused": 0}
+        self._dim: int | None = None
+        self._counts_nodes = False  # population is what was connected
+        self._events: set[GaussianPrivacyEvent] = set()
+        self._charged_before = 0 if accountant is None else accountant.num_releases
         self._exceptions: dict[str, int] = {}
         self._model = ArrayRecord()
         self._cohort: list[int] = []
@@ -437,6 +445,7 @@ class ClipAndNoise(Strategy):
         self._require_written_charge(server_round)
         spent = self._charge(server_round)
         total = self._accumulator(self._model, self.clip_norm, self.selection)
+        self._dim, rounding = total.dim, Rounding.on(self._model, self.selection)
         used = failed = refused = 0
         awaited = set(self._cohort)
         for reply in replies:
@@ -449,7 +458,7 @@ class ClipAndNoise(Strategy):
                 if node_id not in awaited:  # two replies of one client would weigh 2 rho
                     raise ValueError("its node was not asked, or has replied already")
                 awaited.remove(node_id)
-                self._add(total, reply.content)
+                self._add(total, reply.content, rounding)
             except ValueError as error:
                 refused += 1
                 self._note(f"a reply was refused: {error}")
@@ -513,25 +522,34 @@ class ClipAndNoise(Strategy):
             failed,
             refused,
             total.projected,
-            "" if spent is None else f"; central epsilon {spent.epsilon:.6g} at {spent.delta:g}",
+            ""
+            if spent is None
+            else f"; central epsilon {round_up(spent.epsilon, 6)} at {spent.delta:g}",
         )
         return arrays, MetricRecord(dict(metrics))
 
-    def _add(self, total: Accumulator, content: RecordDict) -> None:
+    def _note_metrics(self, content: RecordDict) -> None:
+        for name in sorted(_plain_metrics(content)):
+            self._note(f"the metric {name!r} left devices as it was, with no privacy")
+
+    def _add(self, total: Accumulator, content: RecordDict, rounding: Rounding) -> None:
         records = records_of(content, ArrayRecord)
         if len(records) != 1:
             raise ValueError(f"it carries {len(records)} ArrayRecords, not 1")
         marks = _local_marks(content)
+        # What has left a device is spent, whether it is used or not.
+        if marks is not None:
+            self._local = marks if self._local is None else self._local.widened(marks)
+        self._note_metrics(content)
         if marks is None and self.require_local_dp:
+            self._unmarked["refused"] += 1
             raise ValueError("it does not carry the mark of SeparatedDPMod (require_local_dp)")
         total.add(records[0])
-        for name in sorted(_plain_metrics(content)):
-            self._note(f"the metric {name!r} left devices as it was, with no privacy")
-        if marks is None:
-            self._note("a reply without local privacy was used (require_local_dp=False)")
-        else:
-            self._local = marks if self._local is None else self._local.widened(marks)
-        self._longest_report = max(self._longest_report, _longest_report(content))
+        self._unmarked["used"] += marks is None
+        declared = _longest_report(content)
+        self._declared = max(self._declared, declared)
+        longest = min(rounding.of(declared), sys.float_info.max)
+        self._longest_report = max(self._longest_report, longest)
 
     def _optimise(
         self, server_round: int, total: Accumulator, moved: ArrayRecord
@@ -615,19 +633,30 @@ class ClipAndNoise(Strategy):
                 population=int(self.population or 0),
                 sampling=self.sampling.name,
             )
-        mechanism, longest = self.mechanism, self._longest_report
-        if mechanism is not None and longest < sys.float_info.max:
-            if longest > mechanism.max_output_norm * (1.0 + 1e-9):
+        mechanism, declared = self.mechanism, self._declared
+        if mechanism is not None and declared < sys.float_info.max:
+            if declared > mechanism.max_output_norm * (1.0 + 1e-9):
                 exceptions.append(
-                    f"devices declared reports of norms up to {longest:g}, beyond the "
+                    f"devices declared reports of norms up to {declared:g}, beyond the "
                     f"{mechanism.max_output_norm:g} of the mechanism given to the server: they run "
                     "another one"
                 )
-        unprotected = any("without local privacy" in text for text in self._exceptions)
+        for what, count in self._unmarked.items():
+            if count:
+                exceptions.append(
+                    f"{count} replies without the mark of SeparatedDPMod were {what}: nothing is "
+                    "claimed for the devices that sent them"
+                )
+        if self._counts_nodes and central is not None:
+            exceptions.append(
+                f"population={self.population} is the number of nodes connected in the first "
+                "round: the central guarantee takes it to be public (set population)"
+            )
         return PrivacyReport(
             rounds=self._rounds_released,
             max_reports_per_client=self._rounds_asked,
-            local=None if unprotected else self._local,
+            local=None if self._unmarked["used"] else self._local,
+            dim=self._dim,
             central=central,
             without_projection=None if central is None else self._without_projection(central),
             projection=self._projection_effect(),
@@ -638,11 +667,15 @@ class ClipAndNoise(Strategy):
         """Return what the noise amounts to beside the longest reports that devices can send."""
         longest = self._longest_report
         # No reply, no length: the noise alone has been released, and the run's figure says so.
-        if longest == 0.0:
+        # Releases that are not this strategy's, or not of this noise, are not known well enough.
+        if longest == 0.0 or self._charged_before or self._events != {self._event()}:
             return None
-        multiplier = self.noise_multiplier * (self.clip_norm / longest)
-        if abs(multiplier / self.noise_multiplier - 1.0) < 1e-9:
+        # Who was never asked may have longer reports than those that were seen.
+        known = self.clip_norm if self.mechanism is None else self.mechanism.max_output_norm
+        longest = max(longest, known)
+        if longest == self.clip_norm:
             return central
+        multiplier = self.noise_multiplier * (self.clip_norm / longest)
         if multiplier < _LEAST_NOISE:
             return None
         population = int(self.population or 0)
@@ -675,6 +708,7 @@ class ClipAndNoise(Strategy):
     def _fix_population(self, connected: int) -> None:
         if self.population is None:
             self.population = connected
+            self._counts_nodes = True
         if connected > self.population:
             self._note(
                 f"more nodes were connected than population={self.population}: the step was larger "
@@ -708,8 +742,9 @@ class ClipAndNoise(Strategy):
         if self._affordable == 0:
             spent = self.accountant.get_privacy_spent()
             raise PrivacyBudgetExhausted(
-                f"one more round would exceed max_epsilon={limit:g} (spent: {spent.epsilon:.6g} at "
-                f"delta {spent.delta:g} in {spent.num_releases} rounds)"
+                f"one more round would exceed max_epsilon={limit:g} (spent: "
+                f"{round_up(spent.epsilon, 6)} at delta {spent.delta:g} in {spent.num_releases} "
+                "rounds)"
             )
         self._affordable -= 1
         self._affordable_state = (state[0], limit, self.accountant.num_releases + 1)
@@ -717,6 +752,7 @@ class ClipAndNoise(Strategy):
     def _charge(self, server_round: int) -> PrivacySpent | None:
         if self.accountant is None:
             return None
+        self._events.add(self._event())
         if not self._is_paid(server_round):
             compose(self.accountant, self._event())
         self._paid_round = None
@@ -779,6 +815,7 @@ class ClipAndNoise(Strategy):
         if self.accountant is not None:
             for event, count in ledger.charges:
                 compose(self.accountant, event, count)
+                self._events.add(event)
         done = snapshot.server_round
         if ledger.covers(done + 1):
             self._paid_round = done + 1
@@ -790,7 +827,10 @@ class ClipAndNoise(Strategy):
         self._rounds_asked = ledger.rounds_asked
         self._rounds_released = facts["rounds_released"]
         self._used, self._projected, self._kept = facts["replies"]
-        self._longest_report = facts["longest_report"]
+        self._declared, self._longest_report = facts["longest_report"]
+        self._unmarked = dict(facts["unmarked"])
+        self._dim = facts["dim"]
+        self._counts_nodes = facts["counts_nodes"]
         self._local = None if facts["local"] is None else LocalGuarantee(**facts["local"])
         self._exceptions = dict(facts["exceptions"])
         self._seeded_noise |= facts["seeded_noise"]
@@ -872,7 +912,10 @@ class ClipAndNoise(Strategy):
             facts={
                 "rounds_released": self._rounds_released,
                 "replies": [self._used, self._projected, self._kept],
-                "longest_report": self._longest_report,
+                "longest_report": [self._declared, self._longest_report],
+                "unmarked": self._unmarked,
+                "dim": self._dim,
+                "counts_nodes": self._counts_nodes,
                 "local": None if self._local is None else asdict(self._local),
                 "exceptions": self._exceptions,
                 "seeded_noise": self._seeded_noise,
@@ -898,8 +941,12 @@ class ClipAndNoise(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Leave evaluation to the inner strategy."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        """Leave evaluation to the inner strategy, and note what devices told for it."""
+        listed = list(replies)
+        for reply in listed:
+            if reply.has_content():
+                self._note_metrics(reply.content)
+        return self.strategy.aggregate_evaluate(server_round, listed)
 
     def summary(self) -> None:
         """Log the settings."""
@@ -986,13 +1033,13 @@ def _averages(strategy: Strategy) -> TypeGuard[FedAvg]:
 def _plain_metrics(content: RecordDict) -> set[str]:
     """Return the names of the metrics in a reply that no mechanism has privatized."""
     names = {name for record in records_of(content, MetricRecord) for name in record}
-    return {name for name in names if name != "num-examples" and not name.startswith("ldp-")}
+    return names - {"num-examples", *MARKS}
 
 
 def _longest_report(content: RecordDict) -> float:
     """Return the largest norm that a reply declares possible; beyond all if it declares none."""
     for record in records_of(content, MetricRecord):
-        length = record.get("ldp-max-output-norm")
+        length = record.get(MAX_OUTPUT_NORM)
         if isinstance(length, float) and length > 0:
             return min(length, sys.float_info.max)
     return sys.float_info.max
@@ -1001,7 +1048,7 @@ def _longest_report(content: RecordDict) -> float:
 def _local_marks(content: RecordDict) -> LocalGuarantee | None:
     """Return the local guarantee that a reply declares, or None."""
     for record in records_of(content, MetricRecord):
-        values = [record.get(name) for name in _LOCAL_MARKS]
+        values = [record.get(name) for name in (EPSILON_DIRECTION, EPSILON_MAGNITUDE)]
         if all(isinstance(value, float) and 0 < value < math.inf for value in values):
             direction, magnitude = (float(value) for value in values if isinstance(value, float))
             return LocalGuarantee(epsilon_direction=direction, epsilon_magnitude=magnitude)

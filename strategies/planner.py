@@ -6,7 +6,10 @@ import json
 import math
 from dataclasses import asdict, dataclass, replace
 
+from scipy import special
+
 from flwr_sdp import _validate
+from flwr_sdp._rounding import power_of_ten, round_up
 from flwr_sdp.privunit import Rule
 from flwr_sdp.reconstruction import log_breach_bound, max_epsilon_for
 from flwr_sdp.separated import SeparatedBudget, SeparatedMechanism
@@ -32,11 +35,13 @@ class Plan:
         From how many reports of one client together.
     reports_expected : float
         How many a client sends in all rounds, on average.
+    reports_at_most : int
+        How many it sends at most, but for one client in a thousand.
     epsilon_direction, epsilon_magnitude : float
         Budget of one report that protects so much.
     log_breach_one_report, log_breach_all_reports : float
-        Log of the bound on the probability after one report, and after `reports_expected` rounded
-        up. Above 0 nothing is protected.
+        Log of the bound on the probability after one report, and after `reports_at_most`. Above 0
+        nothing is protected.
     scale, max_output_norm : float
         Length of a private direction, and of the longest report.
     local_noise, central_noise : float
@@ -66,6 +71,7 @@ class Plan:
     target_breach: float
     reports: int
     reports_expected: float
+    reports_at_most: int
     epsilon_direction: float
     epsilon_magnitude: float
     log_breach_one_report: float
@@ -170,7 +176,10 @@ def plan(
     n = _validate.integer("clients_per_round", clients_per_round, minimum=1, maximum=population)
     rounds = _validate.integer("rounds", rounds, minimum=1)
     reports = _validate.integer("reports", reports, minimum=1)
-    k = _validate.integer("dim_target", dim if dim_target is None else dim_target, minimum=2)
+    k = _validate.integer(
+        "dim_target", dim if dim_target is None else dim_target, minimum=2, maximum=dim
+    )
+    target_breach = _validate.number("target_breach", target_breach, above=0.0, maximum=1.0)
     magnitude = _validate.number("epsilon_magnitude", epsilon_magnitude, above=0.0)
     max_norm = _validate.number("max_norm", max_norm, above=0.0)
     norm = _validate.number(
@@ -202,6 +211,7 @@ def plan(
     )
     cost = mechanism.event.epsilon
     expected = rounds * n / population
+    most = _reports_at_most(rounds, n / population)
 
     def log_breach(count: int) -> float:
         return log_breach_bound(
@@ -226,10 +236,11 @@ def plan(
         target_breach=target_breach,
         reports=reports,
         reports_expected=expected,
+        reports_at_most=most,
         epsilon_direction=direction,
         epsilon_magnitude=magnitude,
         log_breach_one_report=log_breach(1),
-        log_breach_all_reports=log_breach(max(math.ceil(expected - 1e-9), 1)),
+        log_breach_all_reports=log_breach(most),
         scale=mechanism.direction.scale,
         max_output_norm=mechanism.max_output_norm,
         local_noise=math.sqrt(local / n),
@@ -243,6 +254,14 @@ def plan(
         accountant=accountant,
     )
     return _with_verdicts(made)
+
+
+def _reports_at_most(rounds: int, rate: float) -> int:
+    """Return how many reports all but a thousandth of the clients stay within, at least 1."""
+    count = 1
+    while count < rounds and special.bdtrc(count, rounds, rate) > 1e-3:
+        count += 1
+    return count
 
 
 def _central_epsilon(
@@ -276,20 +295,16 @@ def _with_verdicts(made: Plan) -> Plan:
     if made.log_breach_one_report > limit:
         verdicts.append(
             "one report is found with more than the target's probability of "
-            f"{made.target_breach:g}: the bound is {_power(made.log_breach_one_report)}"
+            f"{made.target_breach:g}: the bound is {power_of_ten(made.log_breach_one_report)}"
         )
     elif made.log_breach_all_reports > limit:
         verdicts.append(
-            f"the server sees about {made.reports_expected:.3g} reports of a client, from which "
-            f"the bound is {_power(made.log_breach_all_reports)}: set `reports` to plan for that"
+            f"the server sees up to {made.reports_at_most:,} reports of a client, from which the "
+            f"bound is {power_of_ten(made.log_breach_all_reports)}: set `reports` to plan for that"
         )
     if not made.central_epsilon <= 10.0:
         verdicts.append(
-            f"the central epsilon of {made.central_epsilon:.4g} says little: raise the noise "
-            "multiplier, or lower the sampling rate or the rounds"
+            f"the central epsilon of {round_up(made.central_epsilon, 4)} says little: raise the "
+            "noise multiplier, or lower the sampling rate or the rounds"
         )
     return replace(made, verdicts=tuple(verdicts))
-
-
-def _power(log_bound: float) -> str:
-    return "1, no protection" if log_bound >= 0.0 else f"10^{log_bound / math.log(10.0):.3g}"

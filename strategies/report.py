@@ -7,6 +7,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from flwr_sdp._rounding import power_of_ten, round_up
 from flwr_sdp.reconstruction import log_breach_bound
 from flwr_sdp.strategies.accountants import compose, poisson_accountant, poisson_event
 from flwr_sdp.strategies.projection import ProjectionEffect
@@ -182,9 +183,10 @@ class PrivacyReport:
             local = self.local
             lines += [
                 "  local    against whoever sees a report: pure local differential privacy",
-                f"           a report   epsilon {local.epsilon_per_report:.6g}: "
-                f"{local.epsilon_direction:.6g} direction, {local.epsilon_magnitude:.6g} magnitude",
-                f"           in total   epsilon {self._epsilon_total(local):.6g} "
+                f"           a report   epsilon {round_up(local.epsilon_per_report, 6)}: "
+                f"{round_up(local.epsilon_direction, 6)} direction, "
+                f"{round_up(local.epsilon_magnitude, 6)} magnitude",
+                f"           in total   epsilon {round_up(self._epsilon_total(local), 6)} "
                 "for a client in every cohort",
             ]
             if self.dim is not None and self.dim >= 2:
@@ -194,8 +196,11 @@ class PrivacyReport:
         else:
             lines.append("  central  against whoever sees the models: add or remove one client")
             lines += _central_lines("run      ", self.central)
-            if self.without_projection not in (None, self.central):
-                lines += _central_lines("UNCLIPPED", self.without_projection)
+            other = self.without_projection
+            if other is not None and not math.isclose(
+                other.noise_multiplier, self.central.noise_multiplier, rel_tol=1e-3
+            ):
+                lines += _central_lines("UNCLIPPED", other)
                 lines.append(f"                      {_DEVICES_RUN_IT}")
         if self.projection is not None and self.projection.share_projected > 0.0:
             lines += _projection_lines(self.projection)
@@ -231,19 +236,13 @@ class PrivacyReport:
 
     def _reconstruction_lines(self, dim: int) -> list[str]:
         facts = self._reconstruction(dim)
-        one = _probability(facts["log_probability_one_report"])
-        every = _probability(facts["log_probability_all_reports"])
+        one = power_of_ten(facts["log_probability_one_report"])
+        every = power_of_ten(facts["log_probability_all_reports"])
         return [
             "           an onlooker whose prior over directions is uniform recovers the",
             f"           update to cosine {_TOLERANCE:g} with probability at most",
             f"           {one} from one report, {every} from all",
         ]
-
-
-def _probability(log_probability: float) -> str:
-    if log_probability >= 0.0:
-        return "1 (no protection)"
-    return f"10^{log_probability / math.log(10.0):.3g}"
 
 
 def _central_dict(guarantee: CentralGuarantee) -> dict[str, Any]:
@@ -272,8 +271,9 @@ def _central_lines(status: str, guarantee: CentralGuarantee) -> list[str]:
     if guarantee.sampling != "poisson":
         size = guarantee.sampling_rate * guarantee.population
         cohorts = f"{guarantee.sampling} cohorts of {size:g}"
+    epsilon = round_up(guarantee.epsilon, 4)
     return [
-        f"           {status}  epsilon {guarantee.epsilon:.4g} at delta {guarantee.delta:g}, "
+        f"           {status}  epsilon {epsilon} at delta {guarantee.delta:g}, "
         f"population {guarantee.population:,}",
         f"                      {guarantee.releases} releases, {cohorts}, "
         f"noise multiplier {guarantee.noise_multiplier:.4g} ({guarantee.accountant})",

@@ -6,6 +6,7 @@ import json
 
 from rich.console import Console
 
+from flwr_sdp._rounding import round_up
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.tables import facts
 from flwr_sdp.strategies import noise_multiplier_for, poisson_accountant, poisson_event
@@ -68,7 +69,10 @@ def show(
         facts(
             "Against whoever sees the models: add or remove one client",
             [
-                ("epsilon", f"{spent.epsilon:.6g} at delta {delta:g} ({spent.accounting_method})"),
+                (
+                    "epsilon",
+                    f"{round_up(spent.epsilon, 6)} at delta {delta:g} ({spent.accounting_method})",
+                ),
                 ("noise multiplier", f"{noise_multiplier:.6g}"),
                 (
                     "after",

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from flwr_sdp._rounding import round_up
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.tables import table
 from flwr_sdp.clients import DeviceLedger, LedgerEntry, LedgerError
@@ -80,9 +81,9 @@ def _print_tables(facts: dict[str, Any]) -> None:
             report["time"].removesuffix("+00:00").replace("T", " "),
             Text(report["data_set"]),
             Text(_short(report["message_id"])),
-            f"{report['epsilon']:.6g}",
-            f"{report['epsilon_direction']:.6g}",
-            f"{report['epsilon_magnitude']:.6g}",
+            round_up(report["epsilon"], 6),
+            round_up(report["epsilon_direction"], 6),
+            round_up(report["epsilon_magnitude"], 6),
         )
     totals = table("Spent in all", "data set")
     for column in ("reports", "epsilon (basic composition)", "Renyi epsilon"):
@@ -91,8 +92,8 @@ def _print_tables(facts: dict[str, Any]) -> None:
         totals.add_row(
             Text(total["data_set"]),
             f"{total['reports']:,}",
-            f"{total['epsilon']:.6g}",
-            f"{total['renyi_epsilon']:.6g} at order {total['renyi_order']:g}",
+            round_up(total["epsilon"], 6),
+            f"{round_up(total['renyi_epsilon'], 6)} at order {total['renyi_order']:g}",
         )
     console.print(reports)
     console.print(totals)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from flwr_sdp._rounding import power_of_ten, round_up
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.tables import facts
 from flwr_sdp.strategies.planner import Plan, plan
@@ -44,7 +45,7 @@ def _print(made: Plan) -> None:
                 ),
                 ("found from one report", _probability(made.log_breach_one_report)),
                 (
-                    f"found from all, about {made.reports_expected:.3g}",
+                    f"found from all, {made.reports_at_most:,} at most",
                     _probability(made.log_breach_all_reports),
                 ),
             ],
@@ -69,7 +70,7 @@ def _print(made: Plan) -> None:
             [
                 (
                     "epsilon",
-                    f"{made.central_epsilon:.4g} at delta {made.delta:g}"
+                    f"{round_up(made.central_epsilon, 4)} at delta {made.delta:g}"
                     if math.isfinite(made.central_epsilon)
                     else "none: there is no noise",
                 ),
@@ -86,6 +87,4 @@ def _print(made: Plan) -> None:
 
 
 def _probability(log_bound: float) -> str:
-    if log_bound >= 0.0:
-        return "probability up to 1: no protection"
-    return f"probability at most 10^{log_bound / math.log(10.0):.3g}"
+    return f"probability at most {power_of_ten(log_bound)}"

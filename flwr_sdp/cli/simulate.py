@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from flwr_sdp._rounding import round_up
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.superlink import LocalSuperLink
 
@@ -248,7 +249,7 @@ def _advance(progress: Progress, bar: Any, metrics: Path) -> None:
     last = rows[-1]
     status = f"round {last['round']}  accuracy {float(last['accuracy']):.3f}"
     if last.get("cdp-epsilon"):
-        status += f"  central epsilon {float(last['cdp-epsilon']):.4g}"
+        status += f"  central epsilon {round_up(float(last['cdp-epsilon']), 4)}"
     progress.update(bar, completed=int(last["round"]), status=status)
 
 

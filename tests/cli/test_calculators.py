@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flwr_sdp import SeparatedBudget, SeparatedMechanism
+from flwr_sdp._rounding import round_up
 from flwr_sdp.cli.app import app
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.strategies import noise_multiplier_for, plan
@@ -33,7 +34,7 @@ def test_plan_shows_what_matters():
     made = plan(1000, clients_per_round=100, population=10_000, rounds=50)
     assert f"noise to signal {made.noise_to_signal:.4g}" in text
     assert f"clients that bring it to 1 {made.clients_needed:,}" in text
-    assert f"epsilon {made.central_epsilon:.4g} at delta 1e-05" in text
+    assert f"epsilon {round_up(made.central_epsilon, 4)} at delta 1e-05" in text
     assert all(" ".join(verdict.split()) in text for verdict in made.verdicts)
 
 
@@ -63,7 +64,9 @@ def test_account_goes_both_ways():
     assert 1.98 <= there["epsilon"] <= 2.0
     back = json.loads(run(*ACCOUNT, "--noise-multiplier", str(there["noise_multiplier"]), "--json"))
     assert back["epsilon"] == pytest.approx(there["epsilon"], rel=1e-9)
-    assert f"{there['epsilon']:.6g} at delta 1e-06" in run(*ACCOUNT, "--target-epsilon", "2")
+    assert f"{round_up(there['epsilon'], 6)} at delta 1e-06" in run(
+        *ACCOUNT, "--target-epsilon", "2"
+    )
 
 
 @pytest.mark.parametrize(

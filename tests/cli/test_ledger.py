@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from flwr_sdp import cli
+from flwr_sdp._rounding import round_up
 from flwr_sdp.clients import DeviceLedger, Request
 from flwr_sdp.separated import SeparatedEvent
 
@@ -137,7 +138,7 @@ def test_no_number_is_cut_at_80_columns(run, tmp_path, name, scale):
         (total, 1),
         (renyi, 1),
     ):
-        assert words.count(f"{number:.6g}") >= count, f"{number:.6g} in {output}"
+        assert words.count(round_up(number, 6)) >= count, f"{number} in {output}"
     assert time in output
     assert name[:4] in output
 

@@ -175,8 +175,14 @@ def test_a_data_set_is_that_of_the_partition_unless_it_is_named(node_config, nam
 
 
 def test_other_keys_are_of_no_concern():
-    node_config = {"epsilon-cap": "none", "xsdp-cap": 0, "data-path": "/data", "SDP-CAP": -1}
+    node_config = {"epsilon-cap": "none", "xsdp-cap": 0, "data-path": "/data"}
     assert DeviceCaps.of(node_config) == DeviceCaps.of({})
+
+
+@pytest.mark.parametrize("key", ["sdp_epsilon_cap", "SDP-epsilon-cap", "Sdp_ledger", "SDP-CAP"])
+def test_other_spellings_of_our_keys_are_refused(key):
+    with pytest.raises(ValueError, match=f"{key} is no setting of a device"):
+        DeviceCaps.of({key: 5.0})
 
 
 @pytest.mark.parametrize(

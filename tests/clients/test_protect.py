@@ -419,7 +419,7 @@ def test_ledger_charges_and_remembers(tmp_path, where):
         assert_private(each)
     data = [each.content["arrays"]["w"].data for each in (first, again, second)]
     assert data[0] == data[1] != data[2]
-    assert "would exceed the total epsilon cap" in reply(3).error.reason
+    assert "the total epsilon cap of this device is reached" in reply(3).error.reason
     assert_says_nothing(ask(protected, "query", node_config=node_config))
     entries = DeviceLedger(path).entries()
     assert [entry.request.message_id for entry in entries] == ["message-1", "message-2"]

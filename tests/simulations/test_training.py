@@ -178,7 +178,7 @@ def test_baseline_claims_no_privacy(tmp_path):
     assert epsilons(facts) == []
     assert "epsilon" not in report.to_text()
     assert report.projections == ()
-    assert any("without local privacy" in text for text in facts["exceptions"])
+    assert any("replies without the mark" in text for text in facts["exceptions"])
     table = rows(tmp_path / "baseline-metrics.csv")
     assert list(table[0]) == COLUMNS
     assert [row["cdp-epsilon"] for row in table] == [""] * 3

@@ -434,7 +434,7 @@ def test_bad_reply_never_enters_the_sum(name):
     arrays, metrics = play(strategy, FakeGrid(range(4)), vector_model(), answer)
     np.testing.assert_allclose(flat(arrays), 0.5 * unit_update() * 3 / 4, rtol=1e-12)
     assert (metrics["replies"], metrics["refused"], metrics["failures"]) == (3, 1, 0)
-    refusals = [text for text in strategy.report().exceptions if "refused" in text]
+    refusals = [text for text in strategy.report().exceptions if "reply was refused" in text]
     assert len(refusals) == 1
     assert refusals[0].endswith("(1x)")
 
@@ -460,7 +460,7 @@ def test_unmarked_replies_are_used_when_they_are_not_required():
     assert (metrics["replies"], metrics["refused"]) == (2, 0)
     report = strategy.report()
     assert report.local is None
-    assert any("without local privacy" in text for text in report.exceptions)
+    assert any("1 replies without the mark" in text for text in report.exceptions)
 
 
 def test_report_states_the_weakest_mark():

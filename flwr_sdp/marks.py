@@ -1,0 +1,8 @@
+"""The marks by which a server knows a private reply: settings of the mechanism, not data."""
+
+EPSILON_DIRECTION = "ldp-epsilon-direction"
+EPSILON_MAGNITUDE = "ldp-epsilon-magnitude"
+MAX_NORM = "ldp-max-norm"
+MAX_OUTPUT_NORM = "ldp-max-output-norm"
+
+MARKS = (EPSILON_DIRECTION, EPSILON_MAGNITUDE, MAX_NORM, MAX_OUTPUT_NORM)
