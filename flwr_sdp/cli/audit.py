@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flwr_sdp.cli.errors import CommandError
-from flwr_sdp.cli.simulate import _find_app, _new_folder
+from flwr_sdp.cli.folders import find_app, new_folder
 
 _MODULE = "simulations.audit"
 _NEEDED = ("torch", "sklearn", "matplotlib")
@@ -31,14 +31,10 @@ def run(config_file: Path, *, app_dir: Path | None, output: Path, as_json: bool)
             raise CommandError(f"{package} is not installed: pip install 'flwr-sdp[simulation]'")
     if not config_file.is_file():
         raise CommandError(f"cannot read {config_file}: no such file")
-    root = (
-        _find_app(config_file, above=True)
-        if app_dir is None
-        else _find_app(app_dir / "pyproject.toml", above=False)
-    )
+    root = find_app(config_file, app_dir)
     if not Path(root, *_MODULE.split("."), "__main__.py").is_file():
         raise CommandError(f"the app at {root} has no {_MODULE}: pass the folder of one with --app")
-    folder = _new_folder(output.resolve() / "audit" / config_file.stem)
+    folder = new_folder(output.resolve() / "audit" / config_file.stem)
     command = [sys.executable, "-m", _MODULE, str(config_file.resolve()), "--output", str(folder)]
     try:
         status = _follow([*command, "--json"] if as_json else command, root)

@@ -9,7 +9,6 @@ import math
 import re
 import subprocess
 import threading
-import time
 import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from flwr_sdp._rounding import round_up
 from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.folders import find_app, new_folder, read_toml
 from flwr_sdp.cli.superlink import LocalSuperLink
 
 _COMPLETED = "finished:completed"
@@ -69,15 +69,11 @@ class Simulation:
         """
         if importlib.util.find_spec("ray") is None:
             raise CommandError("Ray is not installed: pip install 'flwr-sdp[simulation]'")
-        changes = _read_toml(config_file)
+        changes = read_toml(config_file)
         for text in overrides:
             changes.update(_parse_override(text))
-        root = (
-            _find_app(config_file, above=True)
-            if app_dir is None
-            else _find_app(app_dir / "pyproject.toml", above=False)
-        )
-        defaults = _read_toml(root / "pyproject.toml")["tool"]["flwr"]["app"].get("config", {})
+        root = find_app(config_file, app_dir)
+        defaults = read_toml(root / "pyproject.toml")["tool"]["flwr"]["app"].get("config", {})
         missing = [key for key in _OWN_KEYS if key not in defaults]
         if missing:
             raise CommandError(
@@ -104,7 +100,7 @@ class Simulation:
         config = {**defaults, **changes}
         settings = {k: v for k, v in config.items() if k not in {*_OWN_KEYS, _RESUME_KEY}}
         if resume is None:
-            run_dir = _new_folder(output.resolve() / config_file.stem)
+            run_dir = new_folder(output.resolve() / config_file.stem)
         else:
             run_dir = _folder_to_resume(resume.resolve(), settings)
         simulation = cls(
@@ -275,23 +271,11 @@ def _extract_report(log: str) -> str:
     return "\n".join(report)
 
 
-def _new_folder(parent: Path) -> Path:
-    """Create the folder of a run, named by the time."""
-    run_dir = parent / time.strftime("%Y%m%d-%H%M%S")
-    for attempt in range(1, 1000):
-        try:
-            run_dir.mkdir(parents=True)
-            break
-        except FileExistsError:
-            run_dir = run_dir.with_name(f"{run_dir.name.split('_')[0]}_{attempt}")
-    return run_dir
-
-
 def _folder_to_resume(run_dir: Path, settings: dict[str, Any]) -> Path:
     """Return the folder of the run to resume, if it is one and was run with these settings."""
     if not (run_dir / "checkpoints").is_dir():
         raise CommandError(f"{run_dir} has no checkpoints: pass the folder that a run printed")
-    before = _read_toml(run_dir / "config.toml")
+    before = read_toml(run_dir / "config.toml")
     for key in sorted({*settings, *before} - {*_MAY_CHANGE}):
         if settings.get(key) != before.get(key):
             raise CommandError(
@@ -299,25 +283,6 @@ def _folder_to_resume(run_dir: Path, settings: dict[str, Any]) -> Path:
                 f"{settings.get(key)!r} here: a run is resumed with its own settings"
             )
     return run_dir
-
-
-def _find_app(start: Path, *, above: bool) -> Path:
-    folders = start.resolve().parents
-    for folder in folders if above else folders[:1]:
-        pyproject = folder / "pyproject.toml"
-        if pyproject.is_file() and "app" in _read_toml(pyproject).get("tool", {}).get("flwr", {}):
-            return folder
-    where = "around" if above else "at"
-    raise CommandError(f"no Flower app {where} {start}: pass the folder of one with --app")
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path} is not valid TOML: {error}") from None
 
 
 def _parse_override(text: str) -> dict[str, Any]:
