@@ -164,8 +164,7 @@ class SeparatedDPMod:
                 reply.content = self._other(message, context, call_next)
         except _Refused as error:
             _log.error("no reply leaves this device: %s", error)
-            refusal = Message(Error(_MOD_FAILED, f"SeparatedDPMod: {error}"), reply_to=message)
-            return refusal
+            return Message(Error(_MOD_FAILED, f"SeparatedDPMod: {error}"), reply_to=message)
         except KeyboardInterrupt:
             raise
         except BaseException:  # whatever an app may raise, Flower would send its text

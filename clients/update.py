@@ -79,7 +79,7 @@ class UpdateLayout:
         square = 0.0
         for name in self.released:
             dtype, shape = self.formats[name]
-            numbers = _read(name, self.received[name]).astype(np.float64)
+            numbers = npy.read_array(name, self.received[name]).astype(np.float64)
             norm = float(np.linalg.norm(numbers)) + float(np.sqrt(prod(shape)))
             square += (2.0 * npy.roundoff(dtype) * norm) ** 2
         return float(np.sqrt(square))
@@ -104,12 +104,14 @@ class UpdateLayout:
             )
         for second, first in self.tied.items():
             if second in trained and not np.array_equal(
-                _read(second, trained[second]), _read(first, trained[first]), equal_nan=True
+                npy.read_array(second, trained[second]),
+                npy.read_array(first, trained[first]),
+                equal_nan=True,
             ):
                 raise ValueError(f"arrays {first!r} and {second!r} must stay equal: they are tied")
         update = np.empty(self.dim, dtype=self.dtype)
         for name, part in self._parts(update):
-            array = _read(name, trained[name])
+            array = npy.read_array(name, trained[name])
             if array.shape != part.shape:
                 raise ValueError(
                     f"array {name!r} must keep its shape {part.shape}; the app changed it"
@@ -117,7 +119,7 @@ class UpdateLayout:
             # Overflow and invalid values are dealt with once, on the whole vector.
             with np.errstate(all="ignore"):
                 part[...] = array
-                part -= _read(name, self.received[name])
+                part -= npy.read_array(name, self.received[name])
         return update
 
     def apply(self, update: NDArray[Any]) -> ArrayRecord:
@@ -131,7 +133,7 @@ class UpdateLayout:
             received, (dtype, shape) = self.received[name], self.formats[name]
             room = npy.largest(dtype)
             with np.errstate(over="ignore"):
-                part += _read(name, received)
+                part += npy.read_array(name, received)
             np.clip(part, -room, room, out=part)
             numbers = part.astype(np.float32 if dtype == npy.BFLOAT16 else dtype, copy=False)
             data = npy.write(np.ascontiguousarray(numbers), shape, dtype)
@@ -152,18 +154,8 @@ class UpdateLayout:
 def _format(name: str, array: Array) -> tuple[str, tuple[int, ...]]:
     if array.data == b"":  # a legacy message without arrays has an empty one
         return "uint8", ()
-    numbers = _read(name, array)
-    return (npy.BFLOAT16 if array.dtype == npy.BFLOAT16 else str(numbers.dtype)), numbers.shape
+    return npy.format_of(name, array)
 
 
 def _numpy(names: tuple[str, ...], formats: Mapping[str, tuple[str, Any]]) -> list[str]:
     return [name for name in names if formats[name][0] != npy.BFLOAT16]
-
-
-def _read(name: str, array: Array) -> NDArray[Any]:
-    try:
-        if array.stype != "numpy.ndarray":
-            raise ValueError("not a serialised NumPy array")
-        return npy.read(array.data, array.dtype)
-    except Exception as error:
-        raise ValueError(f"array {name!r} cannot be read ({type(error).__name__})") from error

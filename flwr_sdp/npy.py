@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,36 @@ def read(data: bytes, dtype: str = "") -> NDArray[Any]:
         flat = np.frombuffer(data, dtype=stored, count=count, offset=file.tell())
         numbers = flat.reshape(shape, order="F" if is_fortran else "C")
     return _widen(numbers) if dtype == BFLOAT16 and stored.itemsize == 2 else numbers
+
+
+class SentArray(Protocol):
+    """An array as Flower sends it; ``flwr.app.Array`` is one."""
+
+    dtype: str
+    stype: str
+    data: bytes
+
+
+def read_array(name: str, array: SentArray) -> NDArray[Any]:
+    """Return the numbers of an array that was sent; see :func:`read`.
+
+    Raises
+    ------
+    ValueError
+        Whatever is wrong with it; the text says `name` and no number.
+    """
+    try:
+        if array.stype != "numpy.ndarray":
+            raise ValueError("not a serialised NumPy array")
+        return read(array.data, array.dtype)
+    except Exception as error:
+        raise ValueError(f"array {name!r} cannot be read ({type(error).__name__})") from error
+
+
+def format_of(name: str, array: SentArray) -> tuple[str, tuple[int, ...]]:
+    """Return dtype and shape, which a legacy message says nowhere but in the bytes."""
+    numbers = read_array(name, array)
+    return (BFLOAT16 if array.dtype == BFLOAT16 else str(numbers.dtype)), numbers.shape
 
 
 def write(numbers: NDArray[Any], shape: tuple[int, ...], dtype: str = "") -> bytes:

@@ -92,7 +92,7 @@ class ClippedSum:
         self._formats = {name: dtype for name, (dtype, _) in formats.items()}
         released = selection.released(formats)
         self._sent: dict[str, NDArray[Any]] = {
-            name: _read(name, self._model[name]) for name in released
+            name: npy.read_array(name, self._model[name]) for name in released
         }
         self._tied = {
             second: first for second, first in selection.tied.items() if first in self._sent
@@ -132,7 +132,7 @@ class ClippedSum:
             raise ValueError("its arrays are not those of the model")
         received: dict[str, NDArray[Any]] = {}
         for name, sent in self._sent.items():
-            array = _read(name, reply[name])
+            array = npy.read_array(name, reply[name])
             if array.shape != sent.shape:
                 raise ValueError(f"array {name!r} has shape {array.shape}, not {sent.shape}")
             if not np.issubdtype(array.dtype, np.floating):
@@ -234,7 +234,7 @@ class ClippedSum:
                 restored[name] = arrays[name]
             else:
                 sent, dtype = self._sent[name], self._formats[name]
-                numbers = np.ascontiguousarray(_read(name, arrays[name]), dtype=sent.dtype)
+                numbers = np.ascontiguousarray(npy.read_array(name, arrays[name]), dtype=sent.dtype)
                 data = npy.write(numbers, sent.shape, dtype)
                 restored[name] = Array(dtype, sent.shape, "numpy.ndarray", data)
         for second, first in self._tied.items():
@@ -269,7 +269,7 @@ class Rounding:
         square, relative = 0.0, 1e-5  # a float32 vector of any length is so exact itself
         for name in selection.released(formats):
             dtype = formats[name][0]
-            numbers = _read(name, model[name]).reshape(-1)
+            numbers = npy.read_array(name, model[name]).reshape(-1)
             length2 = 0.0
             for part in _parts(numbers.size):
                 values = numbers[part].astype(np.float64)
@@ -291,24 +291,9 @@ def formats_of(model: Mapping[str, Array]) -> dict[str, tuple[str, tuple[int, ..
     ValueError
         If an array cannot be read.
     """
-    formats = {}
-    for name, array in model.items():
-        numbers = _read(name, array)
-        is_bfloat16 = array.dtype == npy.BFLOAT16
-        formats[name] = (npy.BFLOAT16 if is_bfloat16 else str(numbers.dtype), numbers.shape)
-    return formats
+    return {name: npy.format_of(name, array) for name, array in model.items()}
 
 
 def _parts(size: int) -> Iterator[slice]:
     for start in range(0, size, _CHUNK):
         yield slice(start, min(start + _CHUNK, size))
-
-
-def _read(name: str, array: Array) -> NDArray[Any]:
-    """Return the numbers of an array; whatever is wrong with its bytes is a bad reply."""
-    try:
-        if array.stype != "numpy.ndarray":
-            raise ValueError("not a serialised NumPy array")
-        return npy.read(array.data, array.dtype)
-    except Exception as error:
-        raise ValueError(f"array {name!r} cannot be read ({type(error).__name__})") from error

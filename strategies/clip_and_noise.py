@@ -634,13 +634,12 @@ class ClipAndNoise(Strategy):
                 sampling=self.sampling.name,
             )
         mechanism, declared = self.mechanism, self._declared
-        if mechanism is not None and declared < sys.float_info.max:
-            if declared > mechanism.max_output_norm * (1.0 + 1e-9):
-                exceptions.append(
-                    f"devices declared reports of norms up to {declared:g}, beyond the "
-                    f"{mechanism.max_output_norm:g} of the mechanism given to the server: they run "
-                    "another one"
-                )
+        known = math.inf if mechanism is None else mechanism.max_output_norm
+        if known * (1.0 + 1e-9) < declared < sys.float_info.max:
+            exceptions.append(
+                f"devices declared reports of norms up to {declared:g}, beyond the {known:g} of "
+                "the mechanism given to the server: they run another one"
+            )
         for what, count in self._unmarked.items():
             if count:
                 exceptions.append(

@@ -14,6 +14,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+# Options of several commands.
+Dim = Annotated[int, typer.Option(help="Coordinates of an update.")]
+Clients = Annotated[int, typer.Option(help="Expected cohort.")]
+Population = Annotated[int, typer.Option(help="Clients there are.")]
+Rounds = Annotated[int, typer.Option(help="Rounds of training.")]
+MaxNorm = Annotated[float, typer.Option(help="Longest update that is not shortened.")]
+EpsilonMagnitude = Annotated[float, typer.Option(help="Budget of the magnitude.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AppFolder = Annotated[
+    Path | None,
+    typer.Option("--app", help="The Flower app; by default the one around the run file."),
+]
+
 
 @app.callback()
 def _root() -> None:
@@ -30,10 +43,7 @@ def simulate(
         typer.Option("--set", metavar="KEY=VALUE", help="Set one more key; may be repeated."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None,
-    app_dir: Annotated[
-        Path | None,
-        typer.Option("--app", help="The Flower app; by default the one around the run file."),
-    ] = None,
+    app_dir: AppFolder = None,
     output: Annotated[
         Path, typer.Option(help="Results go to OUTPUT/<run file's name>/<time>/.")
     ] = Path("runs"),
@@ -73,7 +83,7 @@ def ledger(
     path: Annotated[Path, typer.Argument(help="The ledger's file, as the node config names it.")],
     data_set: Annotated[str | None, typer.Option(help="Only this data set.")] = None,
     order: Annotated[float, typer.Option(help="Order of the Renyi total.", min=1.0)] = 2.0,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Show what a device's reports have cost: each, and in all.
 
@@ -86,10 +96,10 @@ def ledger(
 
 @app.command()
 def plan(
-    dim: Annotated[int, typer.Option(help="Coordinates of an update.")],
-    clients_per_round: Annotated[int, typer.Option(help="Expected cohort.")],
-    population: Annotated[int, typer.Option(help="Clients there are.")],
-    rounds: Annotated[int, typer.Option(help="Rounds of training.")],
+    dim: Dim,
+    clients_per_round: Clients,
+    population: Population,
+    rounds: Rounds,
     target_breach: Annotated[
         float, typer.Option(help="Largest probability of a reconstruction.")
     ] = 1e-3,
@@ -103,8 +113,8 @@ def plan(
     epsilon_direction: Annotated[
         float | None, typer.Option(help="Say what this budget protects, in place of choosing one.")
     ] = None,
-    epsilon_magnitude: Annotated[float, typer.Option(help="Budget of the magnitude.")] = 10.0,
-    max_norm: Annotated[float, typer.Option(help="Longest update that is not shortened.")] = 1.0,
+    epsilon_magnitude: EpsilonMagnitude = 10.0,
+    max_norm: MaxNorm = 1.0,
     update_norm: Annotated[
         float | None, typer.Option(help="Norm of an update; by default the longest.")
     ] = None,
@@ -114,7 +124,7 @@ def plan(
     noise_multiplier: Annotated[float, typer.Option(help="Of the server's noise.")] = 1.0,
     delta: Annotated[float | None, typer.Option(help="By default min(1e-5, 0.1/N).")] = None,
     rule: Annotated[str, typer.Option(help="tight or paper.")] = "tight",
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Work out budget, noise and guarantees of a deployment before anyone trains.
 
@@ -146,11 +156,11 @@ def plan(
 
 @app.command()
 def calibrate(
-    dim: Annotated[int, typer.Option(help="Coordinates of an update.")],
+    dim: Dim,
     epsilon_direction: Annotated[float, typer.Option(help="Budget of the direction.")],
-    epsilon_magnitude: Annotated[float, typer.Option(help="Budget of the magnitude.")] = 10.0,
-    max_norm: Annotated[float, typer.Option(help="Longest update that is not shortened.")] = 1.0,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    epsilon_magnitude: EpsilonMagnitude = 10.0,
+    max_norm: MaxNorm = 1.0,
+    json_: AsJson = False,
 ) -> None:
     """Show a mechanism's constants, the paper's rule beside the tight one.
 
@@ -169,9 +179,9 @@ def calibrate(
 
 @app.command()
 def account(
-    clients_per_round: Annotated[int, typer.Option(help="Expected cohort.")],
-    population: Annotated[int, typer.Option(help="Clients there are.")],
-    rounds: Annotated[int, typer.Option(help="Rounds of training.")],
+    clients_per_round: Clients,
+    population: Population,
+    rounds: Rounds,
     delta: Annotated[float, typer.Option(help="delta of the guarantee.")],
     noise_multiplier: Annotated[
         float | None, typer.Option(help="What epsilon does this noise give?")
@@ -179,7 +189,7 @@ def account(
     target_epsilon: Annotated[
         float | None, typer.Option(help="What noise does this epsilon take?")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Account for a training before it runs: epsilon from the noise, or the noise from epsilon.
 
@@ -202,14 +212,11 @@ def account(
 @app.command()
 def audit(
     config: Annotated[Path, typer.Argument(help="Run file (TOML): which attacks, how often.")],
-    app_dir: Annotated[
-        Path | None,
-        typer.Option("--app", help="The Flower app; by default the one around the run file."),
-    ] = None,
+    app_dir: AppFolder = None,
     output: Annotated[
         Path, typer.Option(help="Results go to OUTPUT/audit/<run file's name>/<time>/.")
     ] = Path("runs"),
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Attack the mechanism, and compare what is recovered with what is claimed.
 

@@ -9,6 +9,7 @@ import math
 from typing import Literal
 
 from flwr_sdp import _validate
+from flwr_sdp.reconstruction.posterior import largest_epsilon
 from flwr_sdp.sphere import MAX_DIM, MAX_THRESHOLD, Cap
 
 BreachRule = Literal["paper", "tight"]
@@ -108,17 +109,10 @@ def max_epsilon_for(
     ValueError
         If the bound is above `probability` without any release: the prior alone allows it.
     """
-    probability = _validate.number("probability", probability, above=0.0, maximum=1.0)
     log_bound = log_breach_bound(
         epsilon=0.0, dim_target=dim_target, tolerance=tolerance, prior=prior, rule=rule
     )
-    epsilon = math.log(probability) - log_bound
-    if epsilon < 0.0:
-        raise ValueError(
-            f"probability must be >= {math.exp(min(log_bound, 0.0)):.3g}, the bound without any "
-            f"release; got {probability!r}: choose a larger tolerance or dim_target"
-        )
-    return epsilon
+    return largest_epsilon(probability, log_bound, "choose a larger tolerance or dim_target")
 
 
 def tolerance_for(

@@ -19,6 +19,7 @@ import math
 
 from flwr_sdp import _validate
 from flwr_sdp._numerics import root
+from flwr_sdp.reconstruction.posterior import largest_epsilon
 
 _LEAST_RATIO = 2.0
 
@@ -155,20 +156,14 @@ def histogram_max_epsilon(
     ValueError
         If the bound is above `probability` without any release.
     """
-    probability = _validate.number("probability", probability, above=0.0, maximum=1.0)
     log_bound = log_histogram_bound(
         precision=precision,
         recall=recall,
         dictionary_size=dictionary_size,
         batch_size=batch_size,
     )
-    epsilon = math.log(probability) - log_bound
-    if epsilon < 0.0:
-        raise ValueError(
-            f"probability must be >= {math.exp(log_bound):.3g}, the bound without any release; got "
-            f"{probability!r}: let devices collect more words (batch_size), or ask for less"
-        )
-    return epsilon
+    advice = "let devices collect more words (batch_size), or ask for less"
+    return largest_epsilon(probability, log_bound, advice)
 
 
 def recommended_batch_size(dictionary_size: int, power: float) -> int:

@@ -18,6 +18,24 @@ def log_posterior_bound(*, log_prior: float, epsilon: float) -> float:
     return min(log_odds, 0.0) - math.log1p(math.exp(-abs(log_odds)))
 
 
+def largest_epsilon(probability: float, log_bound: float, advice: str) -> float:
+    """Return the epsilon that raises a bound, given without any release, to `probability`.
+
+    Raises
+    ------
+    ValueError
+        If the bound is above it already; the text ends with `advice`.
+    """
+    probability = _validate.number("probability", probability, above=0.0, maximum=1.0)
+    epsilon = math.log(probability) - log_bound
+    if epsilon < 0.0:
+        raise ValueError(
+            f"probability must be >= {math.exp(min(log_bound, 0.0)):.3g}, the bound without any "
+            f"release; got {probability!r}: {advice}"
+        )
+    return epsilon
+
+
 def posterior_bound(*, prior: float, epsilon: float) -> float:
     r"""Bound what the probability of any event can become when a private release is seen.
 

@@ -24,6 +24,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
+from flwr_sdp.clients.testing import enter_run
 from flwr_sdp.strategies import Checkpoints, ClipAndNoise, poisson_accountant, poisson_event
 from tests.messages import MARKS, FakeGrid, record
 
@@ -101,9 +102,7 @@ def measure(
 
     In models.
     """
-    from flwr.supercore.task_identity import TaskIdentity
-
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    enter_run()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     model = model_of(dim)
     size = float(sum(len(array.data) for array in model.values()))
