@@ -18,7 +18,7 @@ from flwr_sdp import _validate
 from flwr_sdp.strategies.ledger import Ledger
 from flwr_sdp.strategies.optimizer_state import decode, encode
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _LEDGER = "ledger.json"
 _MANIFEST = "manifest.json"

@@ -31,7 +31,6 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from flwr_sdp import _validate
 from flwr_sdp._rounding import round_up
-from flwr_sdp.marks import EPSILON_DIRECTION, EPSILON_MAGNITUDE, MARKS, MAX_OUTPUT_NORM
 from flwr_sdp.npy import BFLOAT16
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_generator
 from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection
@@ -39,7 +38,7 @@ from flwr_sdp.separated import SeparatedMechanism
 from flwr_sdp.strategies._quiet import quiet
 from flwr_sdp.strategies.accountants import affordable_releases, compose
 from flwr_sdp.strategies.accumulator import Accumulator, ClippedSum, Rounding, formats_of
-from flwr_sdp.strategies.checkpoint import CheckpointError, Checkpoints, Snapshot
+from flwr_sdp.strategies.checkpoint import Checkpoints, Snapshot
 from flwr_sdp.strategies.cohort import (
     CohortGrid,
     FixedSizeSampling,
@@ -48,6 +47,7 @@ from flwr_sdp.strategies.cohort import (
     wait_for_nodes,
 )
 from flwr_sdp.strategies.continuation import Continuation, EvaluateFn
+from flwr_sdp.strategies.journal import Journal, require_same_settings
 from flwr_sdp.strategies.ledger import Ledger
 from flwr_sdp.strategies.optimizer_state import (
     check_savable,
@@ -56,14 +56,12 @@ from flwr_sdp.strategies.optimizer_state import (
     state_of,
 )
 from flwr_sdp.strategies.projection import ProjectionEffect, projection_effect
-from flwr_sdp.strategies.report import CentralGuarantee, LocalGuarantee, PrivacyReport
-from flwr_sdp.strategies.streaming import StreamingGrid, records_of
+from flwr_sdp.strategies.report import CentralGuarantee, PrivacyReport
+from flwr_sdp.strategies.streaming import StreamingGrid
+from flwr_sdp.strategies.tally import Tally, fold
 
 # Flower's own logger, so that these lines appear among Flower's.
 _log = logging.getLogger("flwr")
-
-# Clients write the texts of their errors, so the report bounds how many kinds it keeps.
-_MAX_EXCEPTIONS = 50
 
 _LEAST_NOISE = 1e-6
 
@@ -287,23 +285,17 @@ class ClipAndNoise(Strategy):
         self._accumulator = accumulator
         self.checkpoints = checkpoints
         self._strategy_settings = {} if checkpoints is None else settings_of(strategy)
-        self._ledger: Ledger | None = None
+        self._journal = Journal(checkpoints)
         self._paid_round: int | None = None
         self._affordable = 0
         self._affordable_state: tuple[GaussianPrivacyEvent, float, int] | None = None
         self._rounds_asked = 0
         self._rounds_released = 0
-        self._local: LocalGuarantee | None = None
-        self._used = self._projected = 0
-        self._kept = 0.0
-        self._declared = 0.0  # the longest report that devices have declared possible
-        self._longest_report = 0.0  # the same with its rounding
-        self._unmarked = {"used": 0, "refused": 0}
+        self._tally = Tally()  # of all rounds
         self._dim: int | None = None
         self._counts_nodes = False  # population is what was connected
         self._events: set[GaussianPrivacyEvent] = set()
         self._charged_before = 0 if accountant is None else accountant.num_releases
-        self._exceptions: dict[str, int] = {}
         self._model = ArrayRecord()
         self._cohort: list[int] = []
         self._asked_at = 0.0
@@ -330,8 +322,7 @@ class ClipAndNoise(Strategy):
         CheckpointError
             If the folder of the checkpoints holds a run.
         """
-        if self.checkpoints is not None and self._ledger is None:
-            self.checkpoints.require_unused()
+        self._journal.require_unused()
         return super().start(
             StreamingGrid(grid),
             initial_arrays,
@@ -386,7 +377,12 @@ class ClipAndNoise(Strategy):
         node_ids = wait_for_nodes(grid, least, self.node_timeout, setting)
         self._fix_population(len(node_ids))
         self.selection.released(formats_of(arrays))  # it fits the model, or nobody is asked
-        self._open_ledger(server_round, arrays)
+        self._journal.open(
+            server_round,
+            self._settings(arrays),
+            0 if self.accountant is None else self.accountant.num_releases,
+            lambda ledger: self._snapshot(0, arrays, ledger),
+        )
         if not self._is_paid(server_round):
             self._check_budget()
         cohort = self.sampling.draw(node_ids, self._cohort_rng(server_round))
@@ -400,7 +396,7 @@ class ClipAndNoise(Strategy):
         self._model, self._cohort, self._asked_at = arrays, cohort, time.monotonic()
         content, message_type = self._inner_request(server_round, arrays, config, grid, cohort)
         self._rounds_asked += 1
-        self._write_charge(server_round)
+        self._journal.charge(server_round, None if self.accountant is None else self._event())
         return [Message(content, node_id, message_type) for node_id in cohort]
 
     def _inner_request(
@@ -442,39 +438,25 @@ class ClipAndNoise(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Charge the round, then release the clipped and noised sum through the inner strategy."""
         rng = self._noise_rng(server_round)
-        self._require_written_charge(server_round)
+        self._journal.require_charge(server_round)
         spent = self._charge(server_round)
         total = self._accumulator(self._model, self.clip_norm, self.selection)
         self._dim, rounding = total.dim, Rounding.on(self._model, self.selection)
-        used = failed = refused = 0
-        awaited = set(self._cohort)
-        for reply in replies:
-            if reply.has_error():
-                failed += 1
-                self._note(f"a client failed: {reply.error.reason}")
-                continue
-            try:
-                node_id = reply.metadata.src_node_id
-                if node_id not in awaited:  # two replies of one client would weigh 2 rho
-                    raise ValueError("its node was not asked, or has replied already")
-                awaited.remove(node_id)
-                self._add(total, reply.content, rounding)
-            except ValueError as error:
-                refused += 1
-                self._note(f"a reply was refused: {error}")
-            else:
-                used += 1
-            del reply  # or it would stay in memory until the next one has arrived
-        self._used += used
-        self._projected += total.projected
-        self._kept += used * total.kept_length
-        released = used >= self.min_replies
+        tally, awaited = Tally(), set(self._cohort)
+        try:
+            for reply in replies:
+                self.fold(reply, total, tally, awaited=awaited, rounding=rounding)
+                del reply  # or it would stay in memory until the next one has arrived
+            tally.projected, tally.kept = total.projected, tally.used * total.kept_length
+        finally:  # what has left a device is spent, whatever becomes of the round
+            self._tally.add(tally)
+        released = tally.used >= self.min_replies
         metrics: dict[str, int | float] = {
             "cohort": len(self._cohort),
-            "replies": used,
-            "failures": failed,
-            "refused": refused,
-            "fraction-projected": total.projected / used if used else 0.0,
+            "replies": tally.used,
+            "failures": tally.failed,
+            "refused": tally.refused,
+            "fraction-projected": tally.projected / tally.used if tally.used else 0.0,
             "kept-length": total.kept_length,
         }
         arrays: ArrayRecord | None = None
@@ -498,11 +480,13 @@ class ClipAndNoise(Strategy):
             metrics.update(inner_metrics)
             self._rounds_released += 1
         else:
-            self._note(f"a round was skipped: fewer than min_replies={self.min_replies} replies")
+            self._tally.note(
+                f"a round was skipped: fewer than min_replies={self.min_replies} replies"
+            )
             _log.warning(
                 "round %d: %d usable replies, below min_replies=%d: the model is left as it is",
                 server_round,
-                used,
+                tally.used,
                 self.min_replies,
             )
         if not self._claims_central:
@@ -513,43 +497,58 @@ class ClipAndNoise(Strategy):
         metrics.update(_peak_memory())
         self.last_round = dict(metrics)
         # Whatever fails from here on has released nothing: the model leaves with the return.
-        self._save(server_round, self._model if arrays is None else arrays)
+        model = self._model if arrays is None else arrays
+        self._journal.save(server_round, lambda ledger: self._snapshot(server_round, model, ledger))
         if arrays is not None:
             self.last_arrays = arrays
         _log.info(
             "aggregate_train: %d replies used, %d failed, %d refused, %d projected%s",
-            used,
-            failed,
-            refused,
-            total.projected,
+            tally.used,
+            tally.failed,
+            tally.refused,
+            tally.projected,
             ""
             if spent is None
             else f"; central epsilon {round_up(spent.epsilon, 6)} at {spent.delta:g}",
         )
         return arrays, MetricRecord(dict(metrics))
 
-    def _note_metrics(self, content: RecordDict) -> None:
-        for name in sorted(_plain_metrics(content)):
-            self._note(f"the metric {name!r} left devices as it was, with no privacy")
+    def fold(
+        self,
+        reply: Message,
+        total: Accumulator,
+        tally: Tally,
+        *,
+        awaited: set[int],
+        rounding: Rounding,
+    ) -> None:
+        """Fold one reply into the sum of the round; never raises because of what it carries.
 
-    def _add(self, total: Accumulator, content: RecordDict, rounding: Rounding) -> None:
-        records = records_of(content, ArrayRecord)
-        if len(records) != 1:
-            raise ValueError(f"it carries {len(records)} ArrayRecords, not 1")
-        marks = _local_marks(content)
-        # What has left a device is spent, whether it is used or not.
-        if marks is not None:
-            self._local = marks if self._local is None else self._local.widened(marks)
-        self._note_metrics(content)
-        if marks is None and self.require_local_dp:
-            self._unmarked["refused"] += 1
-            raise ValueError("it does not carry the mark of SeparatedDPMod (require_local_dp)")
-        total.add(records[0])
-        self._unmarked["used"] += marks is None
-        declared = _longest_report(content)
-        self._declared = max(self._declared, declared)
-        longest = min(rounding.of(declared), sys.float_info.max)
-        self._longest_report = max(self._longest_report, longest)
+        For strategies whose nodes stand for more than one client, to be overridden. **Privacy.**
+        Whatever it does, one client must move the sum by the clip norm at most.
+
+        Parameters
+        ----------
+        reply : Message
+            What a node has sent.
+        total : Accumulator
+            The sum of the round.
+        tally : Tally
+            The counts of the round.
+        awaited : set of int
+            The clients asked that have not replied.
+        rounding : Rounding
+            That of the model sent out.
+        """
+        fold(
+            reply.metadata.src_node_id,
+            reply,
+            total,
+            tally,
+            awaited=awaited,
+            rounding=rounding,
+            require_local_dp=self.require_local_dp,
+        )
 
     def _optimise(
         self, server_round: int, total: Accumulator, moved: ArrayRecord
@@ -587,7 +586,7 @@ class ClipAndNoise(Strategy):
     @property
     def rounds_done(self) -> int:
         """Rounds whose result has been saved; 0 without checkpoints."""
-        return 0 if self._ledger is None else self._ledger.completed_round
+        return self._journal.rounds_done
 
     def privacy_spent(self) -> PrivacySpent | None:
         """Return what has been charged so far, or None if nothing was.
@@ -600,7 +599,8 @@ class ClipAndNoise(Strategy):
 
     def report(self) -> PrivacyReport:
         """Return what has been guaranteed to whom so far, and every exception to it."""
-        exceptions = [f"{text} ({count}x)" for text, count in sorted(self._exceptions.items())]
+        tally = self._tally
+        exceptions = [f"{text} ({count}x)" for text, count in sorted(tally.exceptions.items())]
         if self.seed is not None:
             exceptions.append(
                 f"the cohorts were drawn from seed {self.seed}: amplification by sampling holds "
@@ -613,10 +613,10 @@ class ClipAndNoise(Strategy):
                 f"min_replies={self.min_replies}: whether a round was skipped shows in the model "
                 "and no noise covers it: no central guarantee is claimed"
             )
-        if self._projected:
+        if tally.projected:
             exceptions.append(
-                f"{self._projected / self._used:.1%} of the replies were longer than "
-                f"clip_norm={self.clip_norm:g}: shortening them left {self._kept / self._used:.3f} "
+                f"{tally.projected / tally.used:.1%} of the replies were longer than "
+                f"clip_norm={self.clip_norm:g}: shortening them left {tally.kept / tally.used:.3f} "
                 "of their length and biases the mean by about that factor"
             )
         spent = self.privacy_spent()
@@ -633,14 +633,15 @@ class ClipAndNoise(Strategy):
                 population=int(self.population or 0),
                 sampling=self.sampling.name,
             )
-        mechanism, declared = self.mechanism, self._declared
+        mechanism, declared = self.mechanism, tally.declared
         known = math.inf if mechanism is None else mechanism.max_output_norm
         if known * (1.0 + 1e-9) < declared < sys.float_info.max:
             exceptions.append(
                 f"devices declared reports of norms up to {declared:g}, beyond the {known:g} of "
                 "the mechanism given to the server: they run another one"
             )
-        for what, count in self._unmarked.items():
+        unmarked = {"used": tally.unmarked_used, "refused": tally.unmarked_refused}
+        for what, count in unmarked.items():
             if count:
                 exceptions.append(
                     f"{count} replies without the mark of SeparatedDPMod were {what}: nothing is "
@@ -654,7 +655,7 @@ class ClipAndNoise(Strategy):
         return PrivacyReport(
             rounds=self._rounds_released,
             max_reports_per_client=self._rounds_asked,
-            local=None if self._unmarked["used"] else self._local,
+            local=None if tally.unmarked_used else tally.local,
             dim=self._dim,
             central=central,
             without_projection=None if central is None else self._without_projection(central),
@@ -664,7 +665,7 @@ class ClipAndNoise(Strategy):
 
     def _without_projection(self, central: CentralGuarantee) -> CentralGuarantee | None:
         """Return what the noise amounts to beside the longest reports that devices can send."""
-        longest = self._longest_report
+        longest = self._tally.longest_report
         # No reply, no length: the noise alone has been released, and the run's figure says so.
         # Releases that are not this strategy's, or not of this noise, are not known well enough.
         if longest == 0.0 or self._charged_before or self._events != {self._event()}:
@@ -709,7 +710,7 @@ class ClipAndNoise(Strategy):
             self.population = connected
             self._counts_nodes = True
         if connected > self.population:
-            self._note(
+            self._tally.note(
                 f"more nodes were connected than population={self.population}: the step was larger "
                 "than an average (the guarantee is not concerned)"
             )
@@ -797,41 +798,32 @@ class ClipAndNoise(Strategy):
         ValueError
             If this strategy or its accountant has been used before.
         """
-        if self.checkpoints is None:
-            raise ValueError("checkpoints must be given to resume a run; got None")
         accountant = self.accountant
         if self._rounds_asked or (accountant is not None and accountant.num_releases):
             raise ValueError(
                 "a run can be resumed by a new strategy with a new accountant only: the ledger "
                 "would be charged on top of what is there"
             )
-        ledger, snapshot = self.checkpoints.load()
+        ledger, snapshot = self._journal.load()
         population = ledger.settings.get("population")
         if self.population is None and isinstance(population, int):
             self.population = population
-        _compare(self._settings(initial_arrays), ledger.settings)
+        require_same_settings(self._settings(initial_arrays), ledger.settings)
         self._fix_population(0)
         if self.accountant is not None:
             for event, count in ledger.charges:
                 compose(self.accountant, event, count)
                 self._events.add(event)
         done = snapshot.server_round
-        if ledger.covers(done + 1):
-            self._paid_round = done + 1
-        else:
-            ledger = ledger.rewound(done)
-        self._ledger = ledger
+        ledger, is_paid = self._journal.go_on(ledger, done)
+        self._paid_round = done + 1 if is_paid else None
         restore_state(self.strategy, snapshot.optimizer)
         facts = snapshot.facts
         self._rounds_asked = ledger.rounds_asked
         self._rounds_released = facts["rounds_released"]
-        self._used, self._projected, self._kept = facts["replies"]
-        self._declared, self._longest_report = facts["longest_report"]
-        self._unmarked = dict(facts["unmarked"])
+        self._tally = Tally.from_dict(facts["tally"])
         self._dim = facts["dim"]
         self._counts_nodes = facts["counts_nodes"]
-        self._local = None if facts["local"] is None else LocalGuarantee(**facts["local"])
-        self._exceptions = dict(facts["exceptions"])
         self._seeded_noise |= facts["seeded_noise"]
         self.last_round = dict(facts["last_round"])
         self.last_arrays = snapshot.model
@@ -860,75 +852,21 @@ class ClipAndNoise(Strategy):
             "arrays": {name: [array.dtype, list(array.shape)] for name, array in arrays.items()},
         }
 
-    def _open_ledger(self, server_round: int, arrays: ArrayRecord) -> None:
-        if self.checkpoints is None:
-            return
-        if self._ledger is None:
-            if self.accountant is not None and self.accountant.num_releases:
-                raise ValueError(
-                    "accountant must be new when checkpoints are written, or the ledger would not "
-                    f"have all its charges; got one with {self.accountant.num_releases} releases"
-                )
-            self._ledger = Ledger(settings=self._settings(arrays))
-            self.checkpoints.begin(self._snapshot(0, arrays))
-        if server_round != self._ledger.completed_round + 1:
-            raise ValueError(
-                f"server_round must be {self._ledger.completed_round + 1}, the next after the last "
-                f"checkpoint; got {server_round} (strategy.resume numbers the rounds)"
-            )
-
-    def _write_charge(self, server_round: int) -> None:
-        """Put the charge of a round on disk; only then may anyone be asked."""
-        if self.checkpoints is None or self._ledger is None:
-            return
-        event = None if self.accountant is None else self._event()
-        self._ledger = self._ledger.charged(server_round, event)
-        self.checkpoints.write_ledger(self._ledger)
-
-    def _require_written_charge(self, server_round: int) -> None:
-        ledger = self._ledger
-        if self.checkpoints is not None and (ledger is None or not ledger.covers(server_round)):
-            raise ValueError(
-                f"server_round must have been configured, and so charged, before its replies are "
-                f"aggregated, and once for each time; got {server_round}"
-            )
-
-    def _save(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Put the result of a round on disk; only then may anyone see it."""
-        if self.checkpoints is None or self._ledger is None:
-            return
-        self._ledger = self._ledger.completed(server_round)
-        self.checkpoints.save(self._snapshot(server_round, arrays))
-        self.checkpoints.write_ledger(self._ledger)
-
-    def _snapshot(self, server_round: int, arrays: ArrayRecord) -> Snapshot:
-        if self._ledger is None:
-            raise RuntimeError("no ledger has been opened")
+    def _snapshot(self, server_round: int, arrays: ArrayRecord, ledger: Ledger) -> Snapshot:
         return Snapshot(
             server_round=server_round,
             model=arrays,
             optimizer=state_of(self.strategy),
             facts={
                 "rounds_released": self._rounds_released,
-                "replies": [self._used, self._projected, self._kept],
-                "longest_report": [self._declared, self._longest_report],
-                "unmarked": self._unmarked,
+                "tally": self._tally.to_dict(),
                 "dim": self._dim,
                 "counts_nodes": self._counts_nodes,
-                "local": None if self._local is None else asdict(self._local),
-                "exceptions": self._exceptions,
                 "seeded_noise": self._seeded_noise,
                 "last_round": self.last_round,
             },
-            ledger=self._ledger,
+            ledger=ledger,
         )
-
-    def _note(self, exception: str) -> None:
-        """Remember an exception to the rule for the report; repeats are counted, not listed."""
-        exception = " ".join(exception.split())[:200]
-        if exception not in self._exceptions and len(self._exceptions) >= _MAX_EXCEPTIONS:
-            exception = "further exceptions of other kinds"
-        self._exceptions[exception] = self._exceptions.get(exception, 0) + 1
 
     # ------------------------------------------------------------------ the rest is the inner one's
     def configure_evaluate(
@@ -944,7 +882,7 @@ class ClipAndNoise(Strategy):
         listed = list(replies)
         for reply in listed:
             if reply.has_content():
-                self._note_metrics(reply.content)
+                self._tally.note_metrics(reply.content)
         return self.strategy.aggregate_evaluate(server_round, listed)
 
     def summary(self) -> None:
@@ -990,22 +928,6 @@ def _check_accountant(
         )
 
 
-def _compare(here: dict[str, Any], there: dict[str, Any]) -> None:
-    """Raise :class:`CheckpointError` naming the first setting that differs."""
-    for field in sorted({*here, *there}):
-        ours, theirs = here.get(field), there.get(field)
-        if ours == theirs:
-            continue
-        if isinstance(ours, dict) and isinstance(theirs, dict):
-            field = f"{field}: {min(k for k in {*ours, *theirs} if ours.get(k) != theirs.get(k))}"
-            name = field.split(": ")[1]
-            ours, theirs = ours.get(name), theirs.get(name)
-        raise CheckpointError(
-            f"{field} must be as in the run that is resumed, {theirs!r}; got {ours!r}: resume with "
-            "the same settings, or start a new run in another directory"
-        )
-
-
 def _signal_to_noise(mean_norm: float, noise_norm: float) -> float:
     """Estimate the norm of the mean without its noise, over the norm of the noise.
 
@@ -1027,28 +949,3 @@ def _peak_memory() -> dict[str, float]:
 def _averages(strategy: Strategy) -> TypeGuard[FedAvg]:
     """Return whether a strategy does nothing but average, as FedAvg and FedProx do."""
     return type(strategy).aggregate_train is FedAvg.aggregate_train
-
-
-def _plain_metrics(content: RecordDict) -> set[str]:
-    """Return the names of the metrics in a reply that no mechanism has privatized."""
-    names = {name for record in records_of(content, MetricRecord) for name in record}
-    return names - {"num-examples", *MARKS}
-
-
-def _longest_report(content: RecordDict) -> float:
-    """Return the largest norm that a reply declares possible; beyond all if it declares none."""
-    for record in records_of(content, MetricRecord):
-        length = record.get(MAX_OUTPUT_NORM)
-        if isinstance(length, float) and length > 0:
-            return min(length, sys.float_info.max)
-    return sys.float_info.max
-
-
-def _local_marks(content: RecordDict) -> LocalGuarantee | None:
-    """Return the local guarantee that a reply declares, or None."""
-    for record in records_of(content, MetricRecord):
-        values = [record.get(name) for name in (EPSILON_DIRECTION, EPSILON_MAGNITUDE)]
-        if all(isinstance(value, float) and 0 < value < math.inf for value in values):
-            direction, magnitude = (float(value) for value in values if isinstance(value, float))
-            return LocalGuarantee(epsilon_direction=direction, epsilon_magnitude=magnitude)
-    return None

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, ClassVar, Protocol
 
 from flwr.app import Message
@@ -144,13 +145,14 @@ def poisson_cohort(
 ) -> list[int]:
     """Return the nodes of one Poisson draw: each is in with probability `sampling_rate`, alone.
 
-    One draw per node, in the given order. The cohort may be empty; that is part of the law that
-    the accountant assumes.
+    In the given order. The cohort may be empty; that is part of the law that the accountant
+    assumes.
     """
+    pool = list(node_ids)
     if sampling_rate >= 1.0:
-        return list(node_ids)
+        return pool
     log_odds = math.log(sampling_rate) - math.log1p(-sampling_rate)
-    return [node_id for node_id in node_ids if rng.bernoulli(log_odds)]
+    return list(compress(pool, rng.bernoullis(log_odds, len(pool)).tolist()))
 
 
 def fixed_size_cohort(

@@ -75,9 +75,9 @@ class StreamingGrid(GridView):
                     yield replies.popleft()
                     last_arrival = time.monotonic()
             if waiting:
-                # A tenth of the time spent waiting is not felt; half of the time is left to others.
+                # A fiftieth of the time spent waiting is not felt; half of it is left to others.
                 now = time.monotonic()
-                pause = max(_SHORTEST_WAIT, 0.1 * (now - last_arrival), now - swept_at)
+                pause = max(_SHORTEST_WAIT, 0.02 * (now - last_arrival), now - swept_at)
                 time.sleep(max(0.0, min(pause, _LONGEST_WAIT, deadline - now)))
         if undelivered:
             _log.warning("%d of %d messages could not be delivered", undelivered, asked)

@@ -1,0 +1,128 @@
+"""What a run puts on disk, in the order that loses no charge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flwr.serverapp import GaussianPrivacyEvent
+
+from flwr_sdp.strategies.checkpoint import CheckpointError, Checkpoints, Snapshot
+from flwr_sdp.strategies.ledger import Ledger
+
+TakeSnapshot = Callable[[Ledger], Snapshot]
+"""Returns where the run stands, with the ledger it is given."""
+
+
+class Journal:
+    """The ledger and the checkpoints of one run. Without a folder for them, it does nothing.
+
+    A charge is on disk before anyone is asked, a result before anyone sees it.
+    """
+
+    def __init__(self, checkpoints: Checkpoints | None) -> None:
+        self.checkpoints = checkpoints
+        self._ledger: Ledger | None = None
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds whose result has been saved."""
+        return 0 if self._ledger is None else self._ledger.completed_round
+
+    def require_unused(self) -> None:
+        """Raise :class:`CheckpointError` if the folder holds another run."""
+        if self.checkpoints is not None and self._ledger is None:
+            self.checkpoints.require_unused()
+
+    def open(
+        self,
+        server_round: int,
+        settings: dict[str, Any],
+        charged_elsewhere: int,
+        take_snapshot: TakeSnapshot,
+    ) -> None:
+        """Begin with the first round, and check that every other one is the next.
+
+        Raises
+        ------
+        ValueError
+            If releases were charged that the ledger would not have, or rounds are left out.
+        """
+        if self.checkpoints is None:
+            return
+        if self._ledger is None:
+            if charged_elsewhere:
+                raise ValueError(
+                    "accountant must be new when checkpoints are written, or the ledger would not "
+                    f"have all its charges; got one with {charged_elsewhere} releases"
+                )
+            self._ledger = Ledger(settings=settings)
+            self.checkpoints.begin(take_snapshot(self._ledger))
+        if server_round != self._ledger.completed_round + 1:
+            raise ValueError(
+                f"server_round must be {self._ledger.completed_round + 1}, the next after the last "
+                f"checkpoint; got {server_round} (strategy.resume numbers the rounds)"
+            )
+
+    def charge(self, server_round: int, event: GaussianPrivacyEvent | None) -> None:
+        """Put the charge of a round on disk; only then may anyone be asked."""
+        if self.checkpoints is None or self._ledger is None:
+            return
+        self._ledger = self._ledger.charged(server_round, event)
+        self.checkpoints.write_ledger(self._ledger)
+
+    def require_charge(self, server_round: int) -> None:
+        """Raise ``ValueError`` if a round has not been charged."""
+        ledger = self._ledger
+        if self.checkpoints is not None and (ledger is None or not ledger.covers(server_round)):
+            raise ValueError(
+                f"server_round must have been configured, and so charged, before its replies are "
+                f"aggregated, and once for each time; got {server_round}"
+            )
+
+    def save(self, server_round: int, take_snapshot: TakeSnapshot) -> None:
+        """Put the result of a round on disk; only then may anyone see it."""
+        if self.checkpoints is None or self._ledger is None:
+            return
+        self._ledger = self._ledger.completed(server_round)
+        self.checkpoints.save(take_snapshot(self._ledger))
+        self.checkpoints.write_ledger(self._ledger)
+
+    def load(self) -> tuple[Ledger, Snapshot]:
+        """Return what is on disk: the ledger, and the last checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            As :meth:`Checkpoints.load` does.
+        ValueError
+            If there is no folder.
+        """
+        if self.checkpoints is None:
+            raise ValueError("checkpoints must be given to resume a run; got None")
+        return self.checkpoints.load()
+
+    def go_on(self, ledger: Ledger, done: int) -> tuple[Ledger, bool]:
+        """Go on after round `done`; return the ledger, and whether the next round is paid for.
+
+        The charge of a round that was under way is that of its repetition.
+        """
+        is_paid = ledger.covers(done + 1)
+        self._ledger = ledger if is_paid else ledger.rewound(done)
+        return self._ledger, is_paid
+
+
+def require_same_settings(here: dict[str, Any], there: dict[str, Any]) -> None:
+    """Raise :class:`CheckpointError` naming the first setting that differs."""
+    for field in sorted({*here, *there}):
+        ours, theirs = here.get(field), there.get(field)
+        if ours == theirs:
+            continue
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            field = f"{field}: {min(k for k in {*ours, *theirs} if ours.get(k) != theirs.get(k))}"
+            name = field.split(": ")[1]
+            ours, theirs = ours.get(name), theirs.get(name)
+        raise CheckpointError(
+            f"{field} must be as in the run that is resumed, {theirs!r}; got {ours!r}: resume with "
+            "the same settings, or start a new run in another directory"
+        )
