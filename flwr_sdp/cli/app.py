@@ -36,46 +36,86 @@ def _root() -> None:
 @app.command()
 def simulate(
     config: Annotated[
-        Path, typer.Argument(help="Run file (TOML): the keys of the app's run config to set.")
+        Path, typer.Argument(help="Run file (TOML): run-config keys, trials, engine, sweep.")
     ],
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Set one more key; may be repeated."),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep", metavar="KEY=V1,V2,...", help="Run with each of these; may be repeated."
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Runs of each point, on the seeds seed, seed + 1, ...")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="ray, or local for one process without Ray.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None,
     app_dir: AppFolder = None,
     output: Annotated[
         Path, typer.Option(help="Results go to OUTPUT/<run file's name>/<time>/.")
     ] = Path("runs"),
-    num_cpus: Annotated[int, typer.Option(min=1, help="CPUs for each client.")] = 1,
-    num_gpus: Annotated[float, typer.Option(min=0.0, help="GPUs for each client.")] = 0.0,
+    num_cpus: Annotated[int, typer.Option(min=1, help="CPUs for each client on Ray.")] = 1,
+    num_gpus: Annotated[float, typer.Option(min=0.0, help="GPUs for each client on Ray.")] = 0.0,
     baseline: Annotated[
         bool, typer.Option(help="Also train without privacy, on the same seeds, and compare.")
     ] = True,
     resume: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Go on with the run whose results are in DIR, from its checkpoints."
+            metavar="DIR",
+            help="Go on with the run or sweep whose results are in DIR, from its checkpoints.",
         ),
     ] = None,
 ) -> None:
-    """Simulate private federated training on Ray, follow it, and leave the results in a folder.
+    """Simulate private federated training, follow it, and leave the results in a folder.
 
     Example: flwr-sdp simulate simulations/conf/digits.toml --set sdp-epsilon-direction=100
-    """
-    from flwr_sdp.cli.simulate import Simulation
 
-    overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
-    simulation = Simulation.prepare(
+    A sweep: flwr-sdp simulate simulations/conf/digits.toml --trials 5
+    --sweep sdp-epsilon-direction=500,100,50
+    """
+    from flwr_sdp.cli.engines import Resources
+    from flwr_sdp.cli.run_file import Options
+    from flwr_sdp.cli.simulate import simulate as run
+
+    options = Options(set_=set_ or (), sweep=sweep or (), trials=trials, engine=engine, seed=seed)
+    status = run(
         config,
-        overrides=overrides,
+        options=options,
         app_dir=app_dir,
         output=output,
-        num_cpus=num_cpus,
-        num_gpus=num_gpus,
+        resources=Resources(num_cpus=num_cpus, num_gpus=num_gpus),
+        with_baseline=baseline,
         resume=resume,
     )
-    raise typer.Exit(simulation.run(with_baseline=baseline))
+    raise typer.Exit(status)
+
+
+@app.command()
+def plot(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders that simulate printed; merged.")
+    ],
+    kind: Annotated[
+        str | None,
+        typer.Option(help="gap, accuracy, frontier or box; by default all there is data for."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="A PNG, or a folder; by default the folder of the results.")
+    ] = None,
+) -> None:
+    """Draw figures of finished runs: the gap to no privacy, accuracy, frontier, spread.
+
+    Example: flwr-sdp plot runs/digits/20270101-120000 --kind gap
+    """
+    from flwr_sdp.cli.plot import show
+
+    show(folders, kind=kind, output=output)
 
 
 @app.command()

@@ -53,3 +53,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise CommandError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CommandError(f"{path} is not valid TOML: {error}") from None
+
+
+def shown(path: Path) -> str:
+    """Return a path as the screen shows it: relative to where the caller is, if it lies below."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

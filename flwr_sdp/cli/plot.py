@@ -1,63 +1,81 @@
-"""Pictures of a run."""
+"""Draw the figures of finished runs, from their tables alone."""
 
 from __future__ import annotations
 
-import csv
-import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
 
-def plot_accuracy(run_dir: Path) -> Path | None:
-    """Draw accuracy against rounds, private beside non-private; return the picture's path.
+from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.figures import FIGURES
+from flwr_sdp.cli.folders import shown
+from flwr_sdp.cli.streams import draw_streams
+from flwr_sdp.cli.trials import is_stream, read_results
 
-    Returns None if there is nothing to draw.
+_SUFFIX = ".png"
+
+
+def show(folders: Sequence[Path], *, kind: str | None, output: Path | None) -> None:
+    """Draw one kind of figure, or all that the results allow, and print where they are.
+
+    Raises
+    ------
+    CommandError
+        If the tables cannot be read or merged, or hold nothing of the kind that is asked for.
     """
-    curves = {
-        label: _column(run_dir / name)
-        for label, name in (
-            ("no privacy (same seeds)", "baseline-metrics.csv"),
-            ("private", "metrics.csv"),
+    if kind is not None and kind not in FIGURES:
+        raise CommandError(f"--kind must be one of {', '.join(FIGURES)}; got {kind!r}")
+    if any(is_stream(folder) for folder in folders):
+        pictures = _streams(folders, kind=kind, output=output)
+    else:
+        pictures = draw(folders, kind=kind, output=output)
+    console = Console()
+    for picture in pictures:
+        console.print(f"picture  {shown(picture)}", highlight=False, soft_wrap=True)
+
+
+def draw(
+    folders: Sequence[Path], *, kind: str | None = None, output: Path | None = None
+) -> list[Path]:
+    """Draw figures from the tables in these folders, and return the pictures.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        What is merged.
+    kind : str or None
+        One of :data:`~flwr_sdp.cli.figures.FIGURES`; None for all that the results allow.
+    output : Path or None
+        A picture for one kind, or a folder; by default the folder of the results.
+
+    Raises
+    ------
+    CommandError
+        See :func:`show`.
+    """
+    is_picture = output is not None and output.suffix.lower() == _SUFFIX
+    if is_picture and kind is None:
+        raise CommandError(f"--output {output} is one picture: say which with --kind")
+    if output is None and len(folders) > 1:
+        raise CommandError("--output must say where the pictures of several folders go")
+    results = read_results(folders)
+    target = folders[0] if output is None else output
+    if kind is not None:
+        return [FIGURES[kind](results, target if is_picture else target / f"{kind}{_SUFFIX}")]
+    pictures = []
+    for name, figure in FIGURES.items():
+        try:
+            pictures.append(figure(results, target / f"{name}{_SUFFIX}"))
+        except CommandError:
+            continue  # there is nothing of this kind in the results
+    return pictures
+
+
+def _streams(folders: Sequence[Path], *, kind: str | None, output: Path | None) -> list[Path]:
+    """Draw what a stream has, which is of no other kind."""
+    if len(folders) > 1 or kind is not None or output is not None:
+        raise CommandError(
+            "the results of a stream are drawn one folder at a time, without --kind and --output"
         )
-        if (run_dir / name).exists()
-    }
-    curves = {label: curve for label, curve in curves.items() if curve[0]}
-    if not curves:
-        return None
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
-    colours = {"private": "#1f5fa8", "no privacy (same seeds)": "#8a8a8a"}
-    for label, (rounds, accuracy) in curves.items():
-        axes.plot(
-            rounds, accuracy, color=colours[label], label=f"{label}: {accuracy[-1]:.3f}", lw=1.8
-        )
-    axes.set_title(_title(run_dir / "config.toml"), fontsize="medium")
-    axes.set_xlabel("round")
-    axes.set_ylabel("accuracy on held-out data")
-    axes.set_ylim(0.0, 1.02)
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=False)
-    picture = run_dir / "accuracy.png"
-    figure.savefig(picture, dpi=150)
-    pyplot.close(figure)
-    return picture
-
-
-def _title(config_file: Path) -> str:
-    config = tomllib.loads(config_file.read_text(encoding="utf-8"))
-    direction, magnitude = config["sdp-epsilon-direction"], config["sdp-epsilon-magnitude"]
-    return (
-        f"{config['task']}, {config['num-clients']} clients: "
-        f"ε₁ = {direction:g}, ε₂ = {magnitude:g} a report"
-    )
-
-
-def _column(path: Path) -> tuple[list[int], list[float]]:
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [int(row["round"]) for row in rows], [float(row["accuracy"]) for row in rows]
+    return draw_streams(folders[0])

@@ -75,7 +75,7 @@ def test_other_settings_than_those_of_the_resumed_run_are_named(tmp_path):
     (tmp_path / "config.toml").write_text("checkpoint-keep = 9\n")
     done = simulate(DIGITS, "--resume", tmp_path)
     assert done.returncode == 2
-    assert "local-steps was None in the run in" in done.stderr
+    assert "was None in the run in" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "config.toml"]
 
 
@@ -155,6 +155,13 @@ def test_a_run_leaves_its_results_and_no_other_superlink_is_touched(tmp_path):
     assert unprotected["local"] is None
     assert unprotected["central"] is None
 
+    results = rows_of(run_dir / "results.csv")
+    assert [row["accuracy"] for row in results] == [
+        row["accuracy"] for row in (*private, *baseline)
+    ]
+    assert [row["privacy"] for row in results] == ["private"] * 5 + ["none"] * 5
+    assert {row["data"] for row in results} == {report["data"]}
+
     assert (run_dir / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert "num-server-rounds = 4" in (run_dir / "config.toml").read_text()
     assert (run_dir / "report.txt").read_text() in done.stdout + "\n"
@@ -191,16 +198,14 @@ from simulations.tasks import digits
 
 
 class Broken(digits.Digits):
-    def local_update(self, model, *, partition, steps, learning_rate):
-        if partition == 3:
+    def local_update(self, model, *, client, server_round):
+        if client == 3:
             raise RuntimeError("the third client is broken")
-        return super().local_update(
-            model, partition=partition, steps=steps, learning_rate=learning_rate
-        )
+        return super().local_update(model, client=client, server_round=server_round)
 
 
-def task(*, seed, num_clients):
-    return Broken(seed=seed, num_clients=num_clients)
+def task(settings):
+    return Broken(settings)
 """
     )
     config = app / "broken.toml"

@@ -1,0 +1,45 @@
+"""Ask the app itself whether it takes the run configs, before anything starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.run_config import whole_run_config
+from flwr_sdp.cli.runs import Run
+
+_ENGINE = "simulations.engine"
+
+
+def check_with_app(runs: Iterable[Run], app_dir: Path) -> None:
+    """Have the app read the settings and the data of its runs, if it has ``simulations/engine``.
+
+    Ray takes half a minute to start; a wrong value or a missing file is found before that. An app
+    without the module finds out in its first run.
+
+    Raises
+    ------
+    CommandError
+        If a value is out of range or a file is missing, in the app's words.
+    """
+    if not (app_dir / _ENGINE.replace(".", "/") / "__main__.py").is_file():
+        return
+    configs = [whole_run_config(run, resume=False) for run in runs]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "configs.json"
+        path.write_text(json.dumps(configs), encoding="utf-8")
+        done = subprocess.run(  # noqa: S603 - this interpreter, the app's module
+            [sys.executable, "-m", _ENGINE, "--check", str(path)],
+            cwd=app_dir,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+    if done.returncode:
+        last = (done.stderr.strip() or "its check failed").splitlines()[-1]
+        raise CommandError(last.partition("Error: ")[2] or last)

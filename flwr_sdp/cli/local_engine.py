@@ -1,0 +1,53 @@
+"""Runs in one process each, without Ray."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from flwr_sdp.cli.engines import Resources
+from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.process_job import ProcessJob
+from flwr_sdp.cli.run_config import whole_run_config
+from flwr_sdp.cli.runs import Run
+
+_MODULE = "simulations.engine"
+
+
+class LocalEngine:
+    """Every run is the app's own engine, a process; see :class:`~flwr_sdp.cli.engines.Engine`."""
+
+    starting = "starting"
+
+    def __init__(self, app_dir: Path, run_dir: Path, resources: Resources) -> None:
+        self._app_dir = app_dir
+        self._configs = tempfile.TemporaryDirectory(prefix="flwr-sdp-", ignore_cleanup_errors=True)
+
+    @staticmethod
+    def check(app_dir: Path) -> None:
+        """Raise a CommandError if the app has no engine of its own."""
+        if not Path(app_dir, *_MODULE.split("."), "__main__.py").is_file():
+            raise CommandError(
+                f"the app at {app_dir} has no local engine, {_MODULE}: use --engine ray"
+            )
+
+    def __enter__(self) -> LocalEngine:
+        """Start nothing: the runs share nothing."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove the run configs."""
+        self._configs.cleanup()
+
+    def start(self, run: Run, *, resume: bool) -> ProcessJob:
+        """Start a run in the app's folder."""
+        path = Path(self._configs.name, "config.json")
+        path.write_text(json.dumps(whole_run_config(run, resume=resume)), encoding="utf-8")
+        return ProcessJob([_MODULE, str(path)], self._app_dir)

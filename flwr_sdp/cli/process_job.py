@@ -1,0 +1,62 @@
+"""A run that is a process of our own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, cast
+
+_PATIENCE = 10.0
+
+
+class ProcessJob:
+    """A Python module that runs to its end, see :class:`~flwr_sdp.cli.engines.Job`.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        What follows ``python -m``.
+    folder : Path
+        Where it runs: the module is found from there.
+    """
+
+    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - this interpreter, the app's module
+            [sys.executable, "-m", *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            # Ctrl-C is for the launcher, which ends the run and all that it started.
+            start_new_session=True,
+        )
+        self.lines = cast("IO[str]", self._process.stdout)  # it was opened with a pipe
+
+    def trouble(self) -> str | None:
+        """Wait for the end of the process."""
+        status = self._process.wait()
+        if status == 0:
+            return None
+        return f"exit status {status}" if status > 0 else f"ended by signal {-status}"
+
+    def stop(self) -> None:
+        """End the process and what it started."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_PATIENCE)
+                return
+
+    def close(self) -> None:
+        """End it if it has not ended."""
+        if self._process.poll() is None:
+            self.stop()

@@ -1,0 +1,75 @@
+"""``results.csv``: every round of every finished run, a row each."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr_sdp.cli.metrics import read_rows
+from flwr_sdp.cli.runs import Run, is_privacy_key
+
+RESULTS = "results.csv"
+_ALWAYS = ("sdp-epsilon-direction", "sdp-rule")
+
+
+def result_keys(runs: Sequence[Run]) -> list[str]:
+    """Return the keys of the run config that are columns: the swept ones, epsilon and the rule."""
+    swept = list(dict.fromkeys(key for run in runs for key in run.point))
+    return swept + [key for key in _ALWAYS if key not in swept and key in runs[0].config]
+
+
+def write_results(runs: Sequence[Run], keys: Sequence[str], path: Path) -> None:
+    """Write the table of these runs, all at once: whoever reads it never sees half of one.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Those that are finished.
+    keys : sequence of str
+        The columns that tell them apart, see :func:`result_keys`. A key of privacy is empty in
+        the rows of a baseline, which stands for all its values.
+    path : Path
+        The file.
+    """
+    head = ["task", "data", "privacy", *keys, "trial", "seed"]
+    columns: dict[str, None] = {}
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        facts = _facts(run, keys)
+        for row in read_rows(run.metrics):
+            columns.update(dict.fromkeys(row))
+            rows.append({**row, **facts})
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [*head, *(name for name in columns if name not in head)])
+        writer.writeheader()
+        writer.writerows(rows)
+    aside.replace(path)
+
+
+def _facts(run: Run, keys: Sequence[str]) -> dict[str, Any]:
+    task = run.config.get("task", "")
+    return {
+        "task": task,
+        "data": _data_of(run) or task,
+        "privacy": "none" if run.baseline else "private",
+        **{
+            key: "" if run.baseline and is_privacy_key(key) else run.config.get(key, "")
+            for key in keys
+        },
+        "trial": run.trial,
+        "seed": run.config.get("seed", ""),
+    }
+
+
+def _data_of(run: Run) -> str:
+    """Return what the task calls its data, which names a stand-in as one."""
+    try:
+        report = json.loads(run.report.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(report.get("data") or "") if isinstance(report, dict) else ""

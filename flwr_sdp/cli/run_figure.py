@@ -1,0 +1,56 @@
+"""The picture of a single run."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from flwr_sdp.cli import figure_style as style
+from flwr_sdp.cli.metrics import read_rows
+
+_PRIVATE, _BASELINE = "private", "no privacy (same seeds)"
+_COLOURS = {_PRIVATE: style.PRIVATE, _BASELINE: style.NO_PRIVACY}
+
+
+def draw_run(run_dir: Path) -> Path | None:
+    """Draw accuracy against rounds, private beside non-private; return the picture's path.
+
+    Returns None if there is nothing to draw.
+    """
+    files = {_BASELINE: "baseline-metrics.csv", _PRIVATE: "metrics.csv"}
+    curves = {label: _accuracy(run_dir / name) for label, name in files.items()}
+    if not any(curves.values()):
+        return None
+    figure, axes = style.new_axes(
+        _title(run_dir / "config.toml"), "round", "accuracy on held-out data"
+    )
+    for label, curve in curves.items():
+        if curve:
+            rounds, accuracy = zip(*curve, strict=True)
+            axes.plot(
+                rounds,
+                accuracy,
+                color=_COLOURS[label],
+                label=f"{label}: {accuracy[-1]:.3f}",
+                lw=1.8,
+            )
+    axes.set_ylim(0.0, 1.02)
+    style.round_axis(axes)
+    axes.legend(loc="lower right", frameon=False)
+    return style.save(figure, run_dir / "accuracy.png")
+
+
+def _title(config_file: Path) -> str:
+    config = tomllib.loads(config_file.read_text(encoding="utf-8"))
+    try:
+        direction, magnitude = config["sdp-epsilon-direction"], config["sdp-epsilon-magnitude"]
+        clients = f"{config['task']}, {config['num-clients']} clients"
+    except KeyError:  # an app that names its budgets otherwise
+        return config_file.parent.parent.name
+    return f"{clients}: ε₁ = {direction:g}, ε₂ = {magnitude:g} a report"
+
+
+def _accuracy(path: Path) -> list[tuple[int, float]]:
+    """Return round and accuracy where the model was evaluated."""
+    rows = read_rows(path)
+    return [(int(row["round"]), float(row["accuracy"])) for row in rows if row.get("accuracy")]
