@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_sdp.clients import SeparatedDPMod
+from flwr_sdp.strategies.streaming import records_of
+from simulations.engine.virtual_clients import virtual_clients
 from simulations.settings import Settings
 from simulations.tasks import load_task
 
@@ -22,27 +24,29 @@ def protect_unless_baseline(
 ) -> Message:
     """Apply the mod, except in the baseline run that a simulation is compared with.
 
-    A device that is to be shipped has no such switch: it attaches the mod itself.
+    A device that is to be shipped has neither this switch nor the mod around it: it attaches
+    ``SeparatedDPMod`` itself, first.
     """
     if context.run_config["baseline"] is True:
         return call_next(message, context)
     return _protect(message, context, call_next)
 
 
-@app.train(mods=[protect_unless_baseline])
+@app.train(mods=[virtual_clients, protect_unless_baseline])
 def train(message: Message, context: Context) -> Message:
     """Train the received model on this client's data."""
     torch.set_num_threads(1)  # the workers share the cores among them
     settings = Settings.from_run_config(context.run_config)
-    task = load_task(settings.task, seed=settings.seed, num_clients=settings.num_clients)
-    model = task.local_update(
-        next(iter(message.content.array_records.values())),
-        partition=int(context.node_config["partition-id"]),
-        steps=settings.local_steps,
-        learning_rate=settings.local_learning_rate,
+    task = load_task(settings.task, settings.task_settings)
+    (config,) = records_of(message.content, ConfigRecord)
+    (model,) = records_of(message.content, ArrayRecord)
+    trained = task.local_update(
+        model,
+        client=int(context.node_config["partition-id"]),
+        server_round=int(str(config["server-round"])),
     )
     metrics = MetricRecord({"num-examples": 1})
-    return Message(RecordDict({"arrays": model, "metrics": metrics}), reply_to=message)
+    return Message(RecordDict({"arrays": trained, "metrics": metrics}), reply_to=message)
 
 
 @app.query()

@@ -13,12 +13,13 @@ from typing import Any
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.exception import PrivacyBudgetExhausted
-from flwr.serverapp.strategy import FedAvg
 
 from flwr_sdp import SeparatedMechanism
 from flwr_sdp.clients import UpdateLayout
 from flwr_sdp.strategies import Checkpoints, ClipAndNoise, PrivacyReport
 from simulations.engine.partitions import PartitionGrid
+from simulations.engine.polyak import PolyakAverage
+from simulations.engine.simulated_cohorts import SimulatedCohorts
 from simulations.settings import Settings
 from simulations.tasks import Task, load_task
 
@@ -31,12 +32,12 @@ _log = logging.getLogger("flwr")
 def main(grid: Grid, context: Context) -> None:
     """Run one training run as its run config says."""
     settings = Settings.from_run_config(context.run_config)
-    run_training(PartitionGrid(grid, settings.num_clients), settings)
+    run_training(PartitionGrid(grid, settings.num_nodes), settings)
 
 
 def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
     """Train on any grid; return the final accuracy and the privacy report."""
-    task = load_task(settings.task, seed=settings.seed, num_clients=settings.num_clients)
+    task = load_task(settings.task, settings.task_settings)
     model = task.initial_model()
     _check_projection(settings)
     strategy = _strategy(settings, model)
@@ -52,52 +53,56 @@ def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
         )
     except PrivacyBudgetExhausted as stop:
         _log.warning("training stopped: %s", stop)
+    recorder.finish(strategy.last_arrays)
     report = _report(strategy, settings, model)
     _log.info("\n%s", report.to_text())
     if settings.output_dir is not None:
-        facts = {**report.to_dict(), "task": settings.task, "final_accuracy": recorder.accuracy}
+        facts = {
+            **report.to_dict(),
+            "task": settings.task,
+            "data": task.data_name,
+            "final_accuracy": recorder.accuracy,
+        }
         path = settings.output_dir / f"{_stem(settings, 'report')}.json"
         path.write_text(json.dumps(facts, indent=2) + "\n")
     return recorder.accuracy, report
 
 
 def _strategy(settings: Settings, model: ArrayRecord) -> ClipAndNoise:
-    optimizer = FedAvg(fraction_evaluate=0.0)
-    sampling_rate = settings.sampling_rate if settings.cohort_size is None else None
+    optimizer = settings.server_optimizer
+    make = SimulatedCohorts if settings.num_nodes < settings.num_clients else ClipAndNoise
+    common: dict[str, Any] = {
+        "sampling_rate": settings.sampling_rate if settings.cohort_size is None else None,
+        "cohort_size": settings.cohort_size,
+        "server_learning_rate": optimizer.mean_learning_rate,
+        "seed": settings.seed,
+        "population": settings.num_clients,
+    }
     if settings.baseline:
-        return ClipAndNoise(
-            optimizer,
+        return make(
+            optimizer.strategy(),
+            **common,
             clip_norm=math.inf,
             noise_multiplier=0.0,
-            sampling_rate=sampling_rate,
-            cohort_size=settings.cohort_size,
-            server_learning_rate=settings.server_learning_rate,
             require_local_dp=False,
-            seed=settings.seed,
-            population=settings.num_clients,
         )
-    mechanism = SeparatedMechanism.from_budget(
-        UpdateLayout.of(model).dim,
-        settings.budget,
-        settings.max_norm * settings.local_learning_rate,
-        rule=settings.rule,
-    )
     checkpoints = None
     if settings.output_dir is not None and settings.checkpoint_keep:
         checkpoints = Checkpoints(
             settings.output_dir / "checkpoints", keep=settings.checkpoint_keep
         )
-    return ClipAndNoise(
-        optimizer,
+    return make(
+        optimizer.strategy(),
+        **common,
         clip_norm=settings.clip_norm,
         noise_multiplier=settings.noise_multiplier,
-        sampling_rate=sampling_rate,
-        cohort_size=settings.cohort_size,
-        server_learning_rate=settings.server_learning_rate,
-        mechanism=mechanism,
+        mechanism=SeparatedMechanism.from_budget(
+            UpdateLayout.of(model).dim,
+            settings.budget,
+            settings.max_norm * settings.local_learning_rate,
+            rule=settings.rule,
+        ),
         max_epsilon=settings.max_epsilon,
-        seed=settings.seed,
-        population=settings.num_clients,
         delta=settings.delta,
         checkpoints=checkpoints,
     )
@@ -159,24 +164,43 @@ class _Recorder:
         self._task = task
         self._strategy = strategy
         self._fail_fast = settings.fail_fast
+        self._every, self._last_round = settings.evaluate_every, settings.num_rounds
         self.accuracy = math.nan
+        self._evaluated = True
         self._first_round: int | None = None
         self._path: Path | None = None
+        self._average: PolyakAverage | None = None
+        self._columns: tuple[str, ...] = self.COLUMNS
         if settings.output_dir is not None:
             self._path = settings.output_dir / f"{_stem(settings, 'metrics')}.csv"
+        if settings.average_from is not None:
+            self._columns += ("averaged-accuracy", "averaged-loss")
+            kept = None
+            if settings.output_dir is not None and settings.checkpoint_keep:
+                kept = settings.output_dir / f"{_stem(settings, 'average')}.npz"
+            self._average = PolyakAverage(settings.average_from, kept)
 
     def evaluate(self, server_round: int, model: ArrayRecord) -> MetricRecord:
         """Evaluate `model`; stop the run if a client failed and the run is to fail fast."""
         if self._first_round is None:
             self._first_round = server_round
             self._begin_file(server_round)
+            if self._average is not None:
+                self._average.resume(server_round)
         last = self._strategy.last_round if server_round > 0 else {}
-        scores = self._task.evaluate(model)
-        self.accuracy = scores["accuracy"]
+        average = None if self._average is None else self._average.add(server_round, model)
+        self._evaluated = server_round % self._every == 0 or server_round == self._last_round
+        scores: dict[str, float] = {}
+        if self._evaluated:
+            scores = self._task.evaluate(model)
+            self.accuracy = scores["accuracy"]
+            if average is not None:
+                averaged = self._task.evaluate(average)
+                scores |= {f"averaged-{name}": value for name, value in averaged.items()}
         row: dict[str, Any] = {"round": server_round, **scores, **last}
         if self._path is not None:
             with self._path.open("a", newline="") as file:
-                csv.DictWriter(file, self.COLUMNS, extrasaction="ignore").writerow(row)
+                csv.DictWriter(file, self._columns, extrasaction="ignore").writerow(row)
         lost = last.get("failures", 0) + last.get("refused", 0)
         # A run that ended in a failure is resumed in the hope of better rounds to come.
         if self._fail_fast and lost and server_round > self._first_round:
@@ -185,6 +209,11 @@ class _Recorder:
                 "of each are above (fail-fast = false goes on without them)"
             )
         return MetricRecord({**scores})
+
+    def finish(self, model: ArrayRecord | None) -> None:
+        """Evaluate the last model of a run that ended before a round that is evaluated."""
+        if not self._evaluated and model is not None:
+            self.accuracy = self._task.evaluate(model)["accuracy"]
 
     def _begin_file(self, first_round: int) -> None:
         """Write the head of the table, with the rows of a resumed run from before `first_round`."""
@@ -195,6 +224,6 @@ class _Recorder:
             with self._path.open(newline="") as file:
                 rows = [row for row in csv.DictReader(file) if int(row["round"]) < first_round]
         with self._path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self.COLUMNS, extrasaction="ignore")
+            writer = csv.DictWriter(file, self._columns, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(rows)

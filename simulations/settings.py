@@ -6,10 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr_sdp import SeparatedBudget, _validate
 from flwr_sdp.privunit import RULES, Rule
+from simulations.data.partition import PARTITIONS
+from simulations.engine.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
+from simulations.models.local_training import OPTIMIZERS
+from simulations.tasks import LocalTraining, TaskSettings
+
+Option = TypeVar("Option", bound=str)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +23,9 @@ class Settings:
     """What one training run does; one field for each key of the run config."""
 
     task: str
+    task_settings: TaskSettings
     num_clients: int
+    num_nodes: int
     num_rounds: int
     seed: int
     baseline: bool
@@ -26,9 +34,11 @@ class Settings:
     checkpoint_keep: int
     resume: bool
     round_timeout: float
-    # local training
-    local_steps: int
+    evaluate_every: int
+    # optimisation
     local_learning_rate: float
+    server_optimizer: ServerOptimizer
+    average_from: int | None
     # local privacy
     budget: SeparatedBudget
     max_norm: float
@@ -38,7 +48,6 @@ class Settings:
     noise_multiplier: float
     sampling_rate: float
     cohort_size: int | None
-    server_learning_rate: float
     delta: float
     max_epsilon: float | None
     projected_population: int | None
@@ -55,30 +64,38 @@ class Settings:
             Naming the first key that is missing or out of range.
         """
         read = _Reader(config)
+        num_clients = read.integer("num-clients", minimum=1)
         return cls(
             task=read.text("task"),
-            num_clients=read.integer("num-clients", minimum=1),
+            task_settings=_task_settings(read, num_clients),
+            num_clients=num_clients,
+            num_nodes=read.integer("num-nodes", minimum=0, maximum=num_clients) or num_clients,
             num_rounds=read.integer("num-server-rounds", minimum=1),
             seed=read.integer("seed", minimum=0),
             baseline=read.flag("baseline"),
             fail_fast=read.flag("fail-fast"),
-            output_dir=Path(text) if (text := read.text("output-dir")) else None,
+            output_dir=read.path("output-dir"),
             checkpoint_keep=read.integer("checkpoint-keep", minimum=0),
             resume=read.flag("resume"),
             round_timeout=read.number("round-timeout", above=0.0),
-            local_steps=read.integer("local-steps", minimum=1),
+            evaluate_every=read.integer("evaluate-every", minimum=1),
             local_learning_rate=read.number("sdp-local-learning-rate", above=0.0),
+            server_optimizer=ServerOptimizer(
+                name=read.choice("server-optimizer", SERVER_OPTIMIZERS),
+                learning_rate=read.number("server-learning-rate", above=0.0),
+                momentum=read.number("server-momentum", minimum=0.0, below=1.0),
+            ),
+            average_from=read.integer("average-from", minimum=0) or None,
             budget=SeparatedBudget(
                 epsilon_direction=read.number("sdp-epsilon-direction", above=0.0),
                 epsilon_magnitude=read.number("sdp-epsilon-magnitude", above=0.0),
             ),
             max_norm=read.number("sdp-max-norm", above=0.0),
-            rule=read.rule("sdp-rule"),
+            rule=read.choice("sdp-rule", RULES),
             clip_norm=read.number("sdp-clip-norm", minimum=0.0) or None,
             noise_multiplier=read.number("sdp-noise-multiplier", minimum=0.0),
             sampling_rate=read.number("sdp-sampling-rate", above=0.0, maximum=1.0),
             cohort_size=read.integer("sdp-cohort-size", minimum=0) or None,
-            server_learning_rate=read.number("server-learning-rate", above=0.0),
             delta=read.number("sdp-delta", above=0.0, below=1.0),
             max_epsilon=read.number("sdp-max-epsilon", minimum=0.0) or None,
             projected_population=read.integer("projected-population", minimum=0) or None,
@@ -90,6 +107,26 @@ class Settings:
     def expected_cohort(self) -> float:
         """Clients asked in a round, in expectation."""
         return self.cohort_size or self.sampling_rate * self.num_clients
+
+
+def _task_settings(read: _Reader, num_clients: int) -> TaskSettings:
+    return TaskSettings(
+        num_clients=num_clients,
+        seed=read.integer("seed", minimum=0),
+        data=read.text("data"),
+        data_dir=read.path("data-dir"),
+        download=read.flag("download"),
+        partition=read.choice("partition", PARTITIONS),
+        examples_per_client=read.integer("examples-per-client", minimum=0) or None,
+        dirichlet_alpha=read.number("dirichlet-alpha", above=0.0),
+        training=LocalTraining(
+            steps=read.integer("local-steps", minimum=1),
+            learning_rate=read.number("sdp-local-learning-rate", above=0.0),
+            optimizer=read.choice("local-optimizer", OPTIMIZERS),
+            batch_size=read.integer("local-batch-size", minimum=0) or None,
+            proximal_stepsize=read.number("proximal-stepsize", minimum=0.0) or None,
+        ),
+    )
 
 
 class _Reader:
@@ -116,8 +153,8 @@ class _Reader:
             key, self._value(key), above=above, below=below, minimum=minimum, maximum=maximum
         )
 
-    def integer(self, key: str, *, minimum: int) -> int:
-        return _validate.integer(key, self._value(key), minimum=minimum)
+    def integer(self, key: str, *, minimum: int, maximum: int | None = None) -> int:
+        return _validate.integer(key, self._value(key), minimum=minimum, maximum=maximum)
 
     def flag(self, key: str) -> bool:
         value = self._value(key)
@@ -131,9 +168,13 @@ class _Reader:
             raise ValueError(f"{key} must be a string; got {value!r}")
         return value
 
-    def rule(self, key: str) -> Rule:
+    def path(self, key: str) -> Path | None:
+        text = self.text(key)
+        return Path(text) if text else None
+
+    def choice(self, key: str, options: tuple[Option, ...]) -> Option:
         value = self._value(key)
-        for rule in RULES:
-            if value == rule:
-                return rule
-        raise ValueError(f"{key} must be one of {', '.join(map(repr, RULES))}; got {value!r}")
+        for option in options:
+            if value == option:
+                return option
+        raise ValueError(f"{key} must be one of {', '.join(map(repr, options))}; got {value!r}")

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flwr_sdp.strategies.grid_view import GridView
 
-Record = TypeVar("Record", ArrayRecord, MetricRecord)
+Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 _log = logging.getLogger("flwr")
 

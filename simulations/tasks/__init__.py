@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 
-from simulations.tasks.task import Task
+from simulations.tasks.task import LocalTraining, Task, TaskSettings
 
-__all__ = ["Task", "load_task"]
+__all__ = ["LocalTraining", "Task", "TaskSettings", "load_task"]
 
 
-def load_task(name: str, *, seed: int, num_clients: int) -> Task:
-    """Return the task of ``simulations/tasks/<name>.py``.
+@lru_cache(maxsize=4)
+def load_task(name: str, settings: TaskSettings) -> Task:
+    """Return the task of ``simulations/tasks/<name>.py``; a worker loads it once for all clients.
 
     Raises
     ------
     ValueError
-        If there is no such file; the message lists those there are.
+        If there is no such file; the message lists those there are. Whatever else is wrong with
+        the settings, the task says.
     """
     folder = Path(__file__).parent
     names = sorted(p.stem for p in folder.glob("*.py") if p.stem not in ("__init__", "task"))
     if name not in names:
         raise ValueError(f"task must be one of {', '.join(names)}; got {name!r}")
     module = import_module(f"simulations.tasks.{name}")
-    task: Task = module.task(seed=seed, num_clients=num_clients)
+    task: Task = module.task(settings)
     return task

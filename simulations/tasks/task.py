@@ -1,27 +1,93 @@
-"""What a task provides."""
+"""What a task provides, and what it is told."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from flwr.app import ArrayRecord
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalTraining:
+    """How a client trains, see :mod:`simulations.models.local_training`.
+
+    Attributes
+    ----------
+    steps : int
+        Gradient steps.
+    learning_rate : float
+        Their stepsize.
+    optimizer : str
+        ``"sgd"`` or ``"adam"``.
+    batch_size : int or None
+        Examples of a step; None for all that the client holds.
+    proximal_stepsize : float or None
+        The stepsize in the proximal term ``||theta - theta_0||^2 / (2 stepsize)`` of the local
+        objective; None for the objective without it.
+    """
+
+    steps: int
+    learning_rate: float
+    optimizer: str = "sgd"
+    batch_size: int | None = None
+    proximal_stepsize: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskSettings:
+    """What a run says about its task; a task is the same for equal settings.
+
+    Attributes
+    ----------
+    num_clients : int
+        The population.
+    seed : int
+        From it, a purpose, a client and a round, everything random in a task is drawn.
+    data : str
+        Name of the data set, see :mod:`simulations.data.sources`; empty for the task's own.
+    data_dir : Path or None
+        Where its files are; None for the usual place.
+    download : bool
+        Whether missing files may be fetched.
+    partition : str
+        Which examples a client holds, see :mod:`simulations.data.partition`.
+    examples_per_client : int or None
+        For the partitions that draw them.
+    dirichlet_alpha : float
+        For ``"dirichlet"``.
+    training : LocalTraining
+        How a client trains.
+    """
+
+    num_clients: int
+    seed: int
+    training: LocalTraining
+    data: str = ""
+    data_dir: Path | None = None
+    download: bool = False
+    partition: str = "deal"
+    examples_per_client: int | None = None
+    dirichlet_alpha: float = 0.5
+
+
 class Task(Protocol):
     """A model, its data, its local update and its evaluation.
 
-    Everything random in a task is drawn from the run's seed, the purpose and the partition, so that
-    data and training are the same however many workers run them.
+    Everything random in a task is drawn from the run's seed, the purpose, the client and the round,
+    so that data and training are the same however many workers run them.
     """
+
+    data_name: str
+    """What figures call the data: a stand-in is named as one."""
 
     def initial_model(self) -> ArrayRecord:
         """Return the model before training."""
         ...
 
-    def local_update(
-        self, model: ArrayRecord, *, partition: int, steps: int, learning_rate: float
-    ) -> ArrayRecord:
-        """Return `model` after local training on one client's data."""
+    def local_update(self, model: ArrayRecord, *, client: int, server_round: int) -> ArrayRecord:
+        """Return `model` after local training on one client's data; as it is if there are none."""
         ...
 
     def evaluate(self, model: ArrayRecord) -> dict[str, float]:

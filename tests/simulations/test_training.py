@@ -4,6 +4,9 @@ import csv
 import json
 import math
 import statistics
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -62,7 +65,7 @@ class Spy(LocalGrid):
 def train(config, *, app=client_app.app, folder=None, **changes):
     config = default_run_config() | config | changes
     config["output-dir"] = "" if folder is None else str(folder)
-    grid = Spy(app, config["num-clients"], config)
+    grid = Spy(app, config["num-nodes"] or config["num-clients"], config)
     accuracy, report = run_training(grid, Settings.from_run_config(config))
     return accuracy, report, grid.cohorts
 
@@ -384,3 +387,88 @@ def test_digits_reach_their_accuracy():
     accuracies = [train({}, **{"seed": seed})[0] for seed in range(5)]
     assert statistics.mean(accuracies) >= 0.94, accuracies
     assert min(accuracies) >= 0.91, accuracies
+
+
+# ------------------------------------------------------------------ engines and options
+def test_few_nodes_stand_for_all_clients(tmp_path):
+    """The same cohorts; in the baseline, whose training repeats, the same accuracy as well."""
+    whole = train(TINY, baseline=True)
+    few = train(TINY, baseline=True, folder=tmp_path, **{"num-nodes": 2})
+    assert few[0] == pytest.approx(whole[0], abs=1e-9)
+    assert all(len(cohort) <= 2 for cohort in few[2])
+    replies = [int(row["replies"]) for row in rows(tmp_path / "baseline-metrics.csv")[1:]]
+    assert replies == [len(cohort) for cohort in whole[2]]
+
+
+def test_few_nodes_are_as_private(tmp_path):
+    _, report, _ = train(SHORT, folder=tmp_path, **{"num-nodes": 2, "num-server-rounds": 3})
+    _, expected, _ = train(SHORT, **{"num-server-rounds": 3})
+    assert report.local == expected.local
+    assert report.central == expected.central
+    assert any("simulated clients" in text for text in report.exceptions)
+
+
+def test_run_in_one_process_is_that_of_the_launcher(tmp_path):
+    """``python -m simulations.engine`` gives the numbers of any other grid."""
+    config = default_run_config() | TINY | {"baseline": True, "output-dir": str(tmp_path)}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    subprocess.run(
+        [sys.executable, "-m", "simulations.engine", str(tmp_path / "config.json")],
+        check=True, cwd=Path(__file__).resolve().parents[2],
+    )  # fmt: skip
+    facts = json.loads((tmp_path / "baseline-report.json").read_text())
+    assert facts["final_accuracy"] == train(TINY, baseline=True)[0]
+    assert "digits" in facts["data"].lower()
+
+
+@pytest.mark.parametrize(
+    ("task", "data"), [("mnist", "mnist"), ("mnist", "fashion-mnist"), ("cifar10", "cifar10")]
+)
+def test_wrong_path_is_named_before_anything_starts(tmp_path, task, data):
+    config = default_run_config() | {
+        "task": task, "data": data, "data-dir": str(tmp_path / "nowhere"),
+        "partition": "fresh", "examples-per-client": 10,
+    }  # fmt: skip
+    (tmp_path / "configs.json").write_text(json.dumps([default_run_config(), config]))
+    done = subprocess.run(
+        [sys.executable, "-m", "simulations.engine", "--check", str(tmp_path / "configs.json")],
+        check=False, capture_output=True, text=True, timeout=120,
+        cwd=Path(__file__).resolve().parents[2],
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "nowhere" in done.stderr.splitlines()[-1]
+
+
+def test_evaluation_may_be_rare_and_is_never_missing_at_the_end(tmp_path):
+    changes = {"evaluate-every": 2, "num-server-rounds": 3}
+    accuracy, _, _ = train(TINY, folder=tmp_path, **changes)
+    table = rows(tmp_path / "metrics.csv")
+    assert [row["accuracy"] != "" for row in table] == [True, False, True, True]
+    assert float(table[-1]["accuracy"]) == accuracy
+
+
+def test_budget_that_ends_before_an_evaluation_is_evaluated(tmp_path):
+    changes = {
+        "num-server-rounds": 50, "evaluate-every": 50, "sdp-noise-multiplier": 4.0,
+        "sdp-sampling-rate": 1.0, "sdp-max-epsilon": 1.8,
+    }  # fmt: skip
+    accuracy, _, _ = train(TINY, folder=tmp_path, **changes)
+    table = rows(tmp_path / "metrics.csv")
+    assert table[-1]["accuracy"] == ""
+    assert accuracy != float(table[0]["accuracy"])
+    assert json.loads((tmp_path / "report.json").read_text())["final_accuracy"] == accuracy
+
+
+def test_averaged_models_are_evaluated_beside_the_last_one(tmp_path):
+    train(TINY, folder=tmp_path, **{"average-from": 2, "num-server-rounds": 3})
+    table = rows(tmp_path / "metrics.csv")
+    assert [row["averaged-accuracy"] != "" for row in table] == [False, False, True, True]
+    assert table[2]["averaged-loss"] == table[2]["loss"]
+    assert table[3]["averaged-loss"] != table[3]["loss"]
+
+
+def test_server_optimizer_is_the_one_that_was_named():
+    """With a baseline, of which all else repeats."""
+    plain = train(TINY, baseline=True)[0]
+    other = train(TINY, baseline=True, **{"server-optimizer": "fedadam"})[0]
+    assert plain != other
