@@ -10,7 +10,7 @@ import torch
 from flwr_sdp import SeparatedBudget, SeparatedMechanism, seeded_generator
 from flwr_sdp.reconstruction import breach_probability
 from flwr_sdp.strategies import Plan, plan, poisson_accountant, poisson_event
-from simulations.tasks import load_task
+from simulations.tasks import LocalTraining, TaskSettings, load_task
 from tests.messages import flat
 from tests.statistics_helpers import random_unit
 
@@ -94,14 +94,12 @@ def test_predicted_noise_is_that_of_the_mechanism(wrong):
 def test_prediction_holds_in_the_digits_run():
     """One round of all 100 clients of the default task, with the norms that their updates have."""
     torch.set_num_threads(1)  # as on the devices
-    task = load_task("digits", seed=0, num_clients=100)
+    training = LocalTraining(steps=5, learning_rate=0.5)
+    task = load_task("digits", TaskSettings(seed=0, num_clients=100, training=training))
     model = task.initial_model()
     start = flat(model)
     updates = np.array(
-        [
-            flat(task.local_update(model, partition=i, steps=5, learning_rate=0.5)) - start
-            for i in range(100)
-        ]
+        [flat(task.local_update(model, client=i, server_round=1)) - start for i in range(100)]
     )
     norm = math.sqrt(np.mean(np.sum(updates**2, axis=1)))
     signal = float(np.linalg.norm(updates.mean(axis=0)))

@@ -8,7 +8,8 @@ from flwr_sdp import SeparatedBudget, SeparatedMechanism, seeded_generator
 from flwr_sdp.reconstruction import breach_probability
 from simulations.audit import images, linear
 from simulations.audit.gradients import gradients_of
-from simulations.tasks.digits import Digits
+from simulations.data.digits import digits, split
+from simulations.tasks import LocalTraining, TaskSettings, load_task
 from tests.messages import flat
 from tests.simulations.audit.checks import assert_rate_at_most
 from tests.statistics_helpers import assert_detects
@@ -39,11 +40,13 @@ def reached(updates, private):
 
 def test_gradients_are_what_a_client_of_the_task_sends():
     """One client, one image, one step: the update of the digits task, up to the rate."""
-    task = Digits(seed=0, num_clients=1497)
+    step = LocalTraining(steps=1, learning_rate=0.1)
+    task = load_task("digits", TaskSettings(seed=0, num_clients=1497, training=step))
     model = task.initial_model()
-    after = task.local_update(model, partition=3, steps=1, learning_rate=0.1)
-    pixels, labels = (tensor.numpy() for tensor in task._clients[3])
-    gradient = gradients_of(linear.network(0), pixels.astype(np.float64), labels)[0]
+    after = task.local_update(model, client=3, server_round=1)
+    data = split(*digits(), "digits", seed=0)
+    pixels = data.train_images[3:4].reshape(1, 64) / 16.0
+    gradient = gradients_of(linear.network(0), pixels, data.train_labels[3:4])[0]
     np.testing.assert_allclose(-0.1 * gradient, flat(after) - flat(model), atol=1e-6)
 
 

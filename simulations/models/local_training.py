@@ -1,0 +1,94 @@
+r"""The local update of a client: a few gradient steps from the model it received.
+
+With :math:`F` the average loss on the client's examples, :math:`\theta_0` the received model and
+:math:`\eta` the ``proximal_stepsize``, the steps approximate the minimiser of
+:math:`F(\theta) + \|\theta - \theta_0\|^2 / (2 \eta)` (Bhowmick et al., arXiv:1812.00984v2, Eq.
+(prox-point-update)), or of :math:`F` alone: then their number is what keeps the update short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from flwr_sdp import KeystreamGenerator, _validate
+from simulations.data.partition import permutation
+from simulations.tasks.task import LocalTraining
+
+OPTIMIZERS = ("sgd", "adam")
+"""Their names in a run config."""
+
+
+def train(
+    network: nn.Module,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    training: LocalTraining,
+    rng: KeystreamGenerator,
+) -> None:
+    """Take gradient steps of the cross-entropy, from the weights that `network` has, in place.
+
+    Parameters
+    ----------
+    network : Module
+        The model; all its parameters are trained.
+    inputs, labels : Tensor
+        The client's examples, on the device of the network. Without any, nothing happens.
+    training : LocalTraining
+        How many steps of what. The optimizer begins anew: a client keeps no state.
+    rng : KeystreamGenerator
+        Which examples come together where ``batch_size`` says that not all do.
+    """
+    if not len(labels):
+        return
+    network.train()
+    optimizer = _optimizer(network, training)
+    parameters = list(network.parameters())
+    stepsize = training.proximal_stepsize
+    start = [] if stepsize is None else [weights.detach().clone() for weights in parameters]
+    batches = _batches(len(labels), training.batch_size, rng)
+    for _ in range(training.steps):
+        chosen = next(batches)
+        if chosen is not None:
+            chosen = chosen.to(labels.device)
+        optimizer.zero_grad()
+        scores = network(inputs if chosen is None else inputs[chosen])
+        loss = nn.functional.cross_entropy(scores, labels if chosen is None else labels[chosen])
+        loss.backward()  # type: ignore[no-untyped-call]
+        if stepsize is not None:
+            _add_proximal_gradient(parameters, start, stepsize)
+        optimizer.step()
+
+
+def _optimizer(network: nn.Module, training: LocalTraining) -> torch.optim.Optimizer:
+    name = _validate.choice("local-optimizer", training.optimizer, OPTIMIZERS)
+    make = torch.optim.SGD if name == "sgd" else torch.optim.Adam
+    return make(network.parameters(), lr=training.learning_rate)
+
+
+def _add_proximal_gradient(
+    parameters: list[nn.Parameter], start: list[torch.Tensor], stepsize: float
+) -> None:
+    """Add the gradient of the proximal term: cheaper than to differentiate it."""
+    with torch.no_grad():
+        for weights, before in zip(parameters, start, strict=True):
+            if weights.grad is not None:  # weights that play no part stay where they are
+                weights.grad.add_(weights - before, alpha=1.0 / stepsize)
+
+
+def _batches(
+    count: int, size: int | None, rng: KeystreamGenerator
+) -> Iterator[torch.Tensor | None]:
+    """Yield the examples of each step, None for all of them.
+
+    The examples are gone through in a random order, in whole batches; then in another.
+    """
+    if size is None or size >= count:
+        while True:
+            yield None
+    while True:
+        order = torch.from_numpy(permutation(count, rng))
+        for begin in range(0, count - size + 1, size):
+            yield order[begin : begin + size]
