@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,12 +29,9 @@ def read(data: bytes, dtype: str = "") -> NDArray[Any]:
     ValueError
         If `data` is not a whole array of plain numbers.
     """
-    file = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(file)
-        header = {(1, 0): np.lib.format.read_array_header_1_0,
-                  (2, 0): np.lib.format.read_array_header_2_0}[version]  # fmt: skip
-        shape, is_fortran, stored = header(file)
+        start = _data_start(data)
+        shape, is_fortran, stored = _parse_header(data[:start])
     except Exception as error:
         raise ValueError("not an array of plain numbers") from error
     count = math.prod(shape)
@@ -41,14 +39,34 @@ def read(data: bytes, dtype: str = "") -> NDArray[Any]:
         raise ValueError("an array of objects")
     if min(shape, default=0) < 0:
         raise ValueError("not an array of plain numbers")
-    if count * stored.itemsize > len(data) - file.tell():
+    if count * stored.itemsize > len(data) - start:
         raise ValueError("an array that is not whole")
     if count == 0:
         numbers = np.empty(shape, dtype=stored)
     else:
-        flat = np.frombuffer(data, dtype=stored, count=count, offset=file.tell())
+        flat = np.frombuffer(data, dtype=stored, count=count, offset=start)
         numbers = flat.reshape(shape, order="F" if is_fortran else "C")
     return _widen(numbers) if dtype == BFLOAT16 and stored.itemsize == 2 else numbers
+
+
+def _data_start(data: bytes) -> int:
+    """Return where the header ends; its length follows the magic string and the version."""
+    length_size = {b"\x01\x00": 2, b"\x02\x00": 4}[data[6:8]]
+    return 8 + length_size + int.from_bytes(data[8 : 8 + length_size], "little")
+
+
+@lru_cache(maxsize=256)
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether in Fortran's order, and dtype.
+
+    The arrays of a model come again and again, and NumPy's parser takes longer than their numbers.
+    """
+    file = io.BytesIO(header)
+    version = np.lib.format.read_magic(file)
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0,
+                   (2, 0): np.lib.format.read_array_header_2_0}[version]  # fmt: skip
+    facts: tuple[tuple[int, ...], bool, np.dtype[Any]] = read_header(file)
+    return facts
 
 
 class SentArray(Protocol):

@@ -27,6 +27,12 @@ def find_app(config_file: Path, app_dir: Path | None) -> Path:
     raise CommandError(f"no Flower app {where}: pass the folder of one with --app")
 
 
+def results_name(config_file: Path) -> str:
+    """Return what the folder of a run file's results is called: ``conf/a/b.toml`` gives ``a-b``."""
+    folder = config_file.resolve().parent
+    return f"{folder.name}-{config_file.stem}" if folder.parent.name == "conf" else config_file.stem
+
+
 def new_folder(parent: Path) -> Path:
     """Create the folder of a run, named by the time."""
     run_dir = parent / time.strftime("%Y%m%d-%H%M%S")

@@ -13,7 +13,7 @@ from rich.console import Console
 from flwr_sdp.cli.app_check import check_with_app
 from flwr_sdp.cli.engines import Engine, Resources
 from flwr_sdp.cli.errors import CommandError
-from flwr_sdp.cli.folders import find_app, new_folder, read_toml, shown
+from flwr_sdp.cli.folders import find_app, new_folder, read_toml, results_name, shown
 from flwr_sdp.cli.follow import follow
 from flwr_sdp.cli.local_engine import LocalEngine
 from flwr_sdp.cli.metrics import last_known, read_rows
@@ -54,7 +54,7 @@ def simulate(
     """
     content = read_toml(config_file)
     root = find_app(config_file, app_dir)
-    parent = output.resolve() / config_file.stem
+    parent = output.resolve() / results_name(config_file)
     engine = read_engine(content, options, [*ENGINES, STREAM])
     if engine == STREAM:
         if resume is not None or not with_baseline:
