@@ -35,7 +35,8 @@ def protect_unless_baseline(
 @app.train(mods=[virtual_clients, protect_unless_baseline])
 def train(message: Message, context: Context) -> Message:
     """Train the received model on this client's data."""
-    torch.set_num_threads(1)  # the workers share the cores among them
+    # The workers share the cores among them; and more threads may sum in another order.
+    torch.set_num_threads(1)
     settings = Settings.from_run_config(context.run_config)
     task = load_task(settings.task, settings.task_settings)
     (config,) = records_of(message.content, ConfigRecord)

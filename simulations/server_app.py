@@ -15,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 
 from flwr_sdp import SeparatedMechanism
+from flwr_sdp._files import write_whole
 from flwr_sdp.clients import UpdateLayout
 from flwr_sdp.strategies import Checkpoints, ClipAndNoise, PrivacyReport
 from simulations.engine.partitions import PartitionGrid
@@ -38,9 +39,8 @@ def main(grid: Grid, context: Context) -> None:
 def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
     """Train on any grid; return the final accuracy and the privacy report."""
     task = load_task(settings.task, settings.task_settings)
+    strategy = check_run(settings, task)
     model = task.initial_model()
-    _check_projection(settings)
-    strategy = _strategy(settings, model)
     recorder = _Recorder(task, strategy, settings)
     run = strategy.resume if settings.resume and strategy.checkpoints else strategy.start
     try:
@@ -53,7 +53,7 @@ def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
         )
     except PrivacyBudgetExhausted as stop:
         _log.warning("training stopped: %s", stop)
-    recorder.finish(strategy.last_arrays)
+    recorder.finish()
     report = _report(strategy, settings, model)
     _log.info("\n%s", report.to_text())
     if settings.output_dir is not None:
@@ -63,9 +63,22 @@ def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
             "data": task.data_name,
             "final_accuracy": recorder.accuracy,
         }
+        text = json.dumps(facts, indent=2) + "\n"
         path = settings.output_dir / f"{_stem(settings, 'report')}.json"
-        path.write_text(json.dumps(facts, indent=2) + "\n")
+        write_whole(path, lambda file: file.write(text.encode()))
     return recorder.accuracy, report
+
+
+def check_run(settings: Settings, task: Task) -> ClipAndNoise:
+    """Return the strategy of a run, or say what keeps it from running; nothing is written.
+
+    Raises
+    ------
+    ValueError
+        If settings that are each in range do not go together.
+    """
+    _check_projection(settings)
+    return _strategy(settings, task.initial_model())
 
 
 def _strategy(settings: Settings, model: ArrayRecord) -> ClipAndNoise:
@@ -166,7 +179,8 @@ class _Recorder:
         self._fail_fast = settings.fail_fast
         self._every, self._last_round = settings.evaluate_every, settings.num_rounds
         self.accuracy = math.nan
-        self._evaluated = True
+        self._row: dict[str, Any] = {}
+        self._models: tuple[ArrayRecord, ArrayRecord | None] | None = None
         self._first_round: int | None = None
         self._path: Path | None = None
         self._average: PolyakAverage | None = None
@@ -189,31 +203,45 @@ class _Recorder:
                 self._average.resume(server_round)
         last = self._strategy.last_round if server_round > 0 else {}
         average = None if self._average is None else self._average.add(server_round, model)
-        self._evaluated = server_round % self._every == 0 or server_round == self._last_round
-        scores: dict[str, float] = {}
-        if self._evaluated:
-            scores = self._task.evaluate(model)
-            self.accuracy = scores["accuracy"]
-            if average is not None:
-                averaged = self._task.evaluate(average)
-                scores |= {f"averaged-{name}": value for name, value in averaged.items()}
-        row: dict[str, Any] = {"round": server_round, **scores, **last}
-        if self._path is not None:
-            with self._path.open("a", newline="") as file:
-                csv.DictWriter(file, self._columns, extrasaction="ignore").writerow(row)
-        lost = last.get("failures", 0) + last.get("refused", 0)
+        self._row = {"round": server_round, **last}
+        self._models = (model, average)
+        if server_round % self._every == 0 or server_round == self._last_round:
+            self._score()
+        self._write_row()
+        lost = last.get("cohort", 0) - last.get("replies", 0)
         # A run that ended in a failure is resumed in the hope of better rounds to come.
         if self._fail_fast and lost and server_round > self._first_round:
             raise RuntimeError(
                 f"{lost} client(s) failed in round {server_round}: the traceback and the partition "
-                "of each are above (fail-fast = false goes on without them)"
+                "of each are above, or they had not replied within round-timeout (fail-fast = "
+                "false goes on without them)"
             )
-        return MetricRecord({**scores})
+        return MetricRecord({name: self._row[name] for name in ("accuracy", "loss")
+                             if name in self._row})  # fmt: skip
 
-    def finish(self, model: ArrayRecord | None) -> None:
+    def finish(self) -> None:
         """Evaluate the last model of a run that ended before a round that is evaluated."""
-        if not self._evaluated and model is not None:
-            self.accuracy = self._task.evaluate(model)["accuracy"]
+        if self._models is not None and "accuracy" not in self._row:
+            self._score()
+            self._begin_file(self._row["round"])
+            self._write_row()
+
+    def _score(self) -> None:
+        if self._models is None:
+            raise RuntimeError("no model has been released")
+        model, average = self._models
+        scores = self._task.evaluate(model)
+        self.accuracy = scores["accuracy"]
+        self._row |= scores
+        if average is not None:
+            averaged = self._task.evaluate(average)
+            self._row |= {f"averaged-{name}": value for name, value in averaged.items()}
+
+    def _write_row(self) -> None:
+        if self._path is None:
+            return
+        with self._path.open("a", newline="") as file:
+            csv.DictWriter(file, self._columns, extrasaction="ignore").writerow(self._row)
 
     def _begin_file(self, first_round: int) -> None:
         """Write the head of the table, with the rows of a resumed run from before `first_round`."""

@@ -15,6 +15,8 @@ from simulations.engine.server_optimizers import SERVER_OPTIMIZERS, ServerOptimi
 from simulations.models.local_training import OPTIMIZERS
 from simulations.tasks import LocalTraining, TaskSettings
 
+_MAX_NODES = 10_000
+
 Option = TypeVar("Option", bound=str)
 
 
@@ -65,11 +67,17 @@ class Settings:
         """
         read = _Reader(config)
         num_clients = read.integer("num-clients", minimum=1)
+        num_nodes = read.integer("num-nodes", minimum=0, maximum=num_clients) or num_clients
+        if num_nodes > _MAX_NODES:
+            raise ValueError(
+                f"num-nodes must be at most {_MAX_NODES}, which Flower can look after; got "
+                f"{num_nodes}: a few nodes can stand for all of num-clients"
+            )
         return cls(
             task=read.text("task"),
             task_settings=_task_settings(read, num_clients),
             num_clients=num_clients,
-            num_nodes=read.integer("num-nodes", minimum=0, maximum=num_clients) or num_clients,
+            num_nodes=num_nodes,
             num_rounds=read.integer("num-server-rounds", minimum=1),
             seed=read.integer("seed", minimum=0),
             baseline=read.flag("baseline"),

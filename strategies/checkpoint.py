@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +14,7 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from flwr_sdp import _validate
+from flwr_sdp._files import write_whole
 from flwr_sdp.strategies.ledger import Ledger
 from flwr_sdp.strategies.optimizer_state import decode, encode
 
@@ -96,12 +96,12 @@ class Checkpoints:
     def write_ledger(self, ledger: Ledger) -> None:
         """Write the ledger. When this returns, it outlives the process and the machine."""
         text = json.dumps({"schema": SCHEMA_VERSION, **ledger.to_dict()}, indent=1)
-        _write_whole(self.directory / _LEDGER, lambda file: file.write(text.encode()))
+        write_whole(self.directory / _LEDGER, lambda file: file.write(text.encode()))
 
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint, and then forget the oldest beyond `keep`."""
         path = self.directory / f"round-{snapshot.server_round:08d}.ckpt"
-        _write_whole(path, lambda file: _write_snapshot(file, snapshot))
+        write_whole(path, lambda file: _write_snapshot(file, snapshot))
         for old in self._files()[: -self.keep]:
             old.unlink(missing_ok=True)
 
@@ -214,19 +214,3 @@ def _read_snapshot(archive: zipfile.ZipFile) -> Snapshot:
 def _check_schema(data: dict[str, Any]) -> None:
     if data.get("schema") != SCHEMA_VERSION:
         raise ValueError(f"schema must be {SCHEMA_VERSION}; got {data.get('schema')!r}")
-
-
-def _write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file so that it is there whole or not at all, even after a loss of power."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    if os.name == "posix":  # the name is on disk when the folder is
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -448,6 +448,9 @@ class ClipAndNoise(Strategy):
                 self.fold(reply, total, tally, awaited=awaited, rounding=rounding)
                 del reply  # or it would stay in memory until the next one has arrived
             tally.projected, tally.kept = total.projected, tally.used * total.kept_length
+            missing = len(self._cohort) - tally.used - tally.failed - tally.refused
+            if missing > 0:
+                tally.note("a client did not reply", missing)
         finally:  # what has left a device is spent, whatever becomes of the round
             self._tally.add(tally)
         released = tally.used >= self.min_replies

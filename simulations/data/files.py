@@ -51,7 +51,7 @@ class FileSet:
         ImportError
             If the files are to be fetched and torchvision is missing.
         """
-        root = (FETCHED if data_dir is None else data_dir).expanduser()
+        root = (FETCHED if data_dir is None else data_dir).expanduser().absolute()
         places = [root / self.below, root]
         if data_dir is None and self.installed is not None:
             places.insert(0, self.installed)

@@ -211,10 +211,5 @@ def share(indices: Indices, client: int, num_clients: int) -> Indices:
     return indices[client::num_clients]
 
 
-def deal(indices: Indices, num_clients: int) -> list[Indices]:
-    """Deal `indices` to clients one by one, so that their shares differ by at most one."""
-    return [share(indices, client, num_clients) for client in range(num_clients)]
-
-
 def _checked(client: int, num_clients: int) -> int:
     return _validate.integer("client", client, minimum=0, maximum=num_clients - 1)

@@ -14,7 +14,7 @@ from pathlib import Path
 from flwr_sdp.clients.testing import enter_run
 from simulations import client_app
 from simulations.engine.local import LocalGrid
-from simulations.server_app import run_training
+from simulations.server_app import check_run, run_training
 from simulations.settings import Settings
 from simulations.tasks import load_task
 
@@ -29,8 +29,8 @@ def main() -> None:
     if arguments.check:
         for each in config:
             settings = Settings.from_run_config(each)
-            # The data are the same for every seed, and one look at them is enough.
-            load_task(settings.task, replace(settings.task_settings, seed=0))
+            # Files are the same for every seed: those of one are read, and no more.
+            check_run(settings, load_task(settings.task, replace(settings.task_settings, seed=0)))
         return
     enter_run()
     settings = Settings.from_run_config(config)

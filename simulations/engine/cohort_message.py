@@ -97,6 +97,9 @@ def add_cohort_reply(content: RecordDict, total: PartialSum, tally: Tally) -> No
         and isinstance(record, ConfigRecord)
     ):
         raise ValueError("it is not the sum of a simulated cohort (is virtual_clients attached?)")
-    other = Tally.from_dict(json.loads(str(record["json"])))
+    try:
+        other = Tally.from_dict(json.loads(str(record.get("json"))))
+    except (TypeError, KeyError) as error:
+        raise ValueError("its tally cannot be read") from error
     total.add_partial(arrays, {name: float(counts[name]) for name in counts})  # type: ignore[arg-type]
     tally.add(other)

@@ -19,6 +19,11 @@ from flwr.serverapp import Grid
 _APP_RAISED = 2  # Flower's code for a ClientApp that raised
 
 
+def app_error(error: Exception, message: Message) -> Message:
+    """Return what a SuperNode answers for an app that raises."""
+    return Message(Error(_APP_RAISED, f"{type(error)}:<'{error}'>"), reply_to=message)
+
+
 class LocalGrid(Grid):
     """`num_nodes` clients of `client_app`, in this process.
 
@@ -101,6 +106,6 @@ class LocalGrid(Grid):
     def _run_node(self, message: Message) -> Message:
         try:
             return self._app(message, self._contexts[message.metadata.dst_node_id])
-        except Exception as error:  # what a SuperNode does with an app that raises
+        except Exception as error:
             traceback.print_exc()
-            return Message(Error(_APP_RAISED, f"{type(error)}:<'{error}'>"), reply_to=message)
+            return app_error(error, message)

@@ -45,8 +45,12 @@ class PartialSum(ClippedSum):
             name: total.shape for name, total in sums.items()
         }:
             raise ValueError("its sum is not one of this model's updates")
+        names = ("projected", "length-before", "length-after")
+        if set(counts) != set(names):
+            raise ValueError(f"its counts are not {', '.join(names)}")
+        projected, before, after = (counts[name] for name in names)
         for name, part in parts.items():
             sums[name] += part
-        self.projected += int(counts["projected"])
-        self._length_before += counts["length-before"]
-        self._length_after += counts["length-after"]
+        self.projected += int(projected)
+        self._length_before += before
+        self._length_after += after

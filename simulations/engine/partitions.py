@@ -22,7 +22,7 @@ class PartitionGrid(GridView):
     ----------
     grid : Grid
         The grid Flower handed to the ServerApp.
-    num_clients : int
+    num_nodes : int
         How many nodes the run was configured for.
     timeout : float
         Seconds to wait for the nodes' answers. They are connected at once, or the run was
@@ -36,18 +36,19 @@ class PartitionGrid(GridView):
         If a node does not tell its partition.
     """
 
-    def __init__(self, grid: Grid, num_clients: int, timeout: float = 600.0) -> None:
+    def __init__(self, grid: Grid, num_nodes: int, timeout: float = 600.0) -> None:
         if hasattr(grid, "pull_interval"):
             grid.pull_interval = _PULL_INTERVAL  # Flower's 0.1 s is felt in short rounds
         super().__init__(grid)
         try:
-            node_ids = wait_for_nodes(grid, num_clients, timeout=min(timeout, 15.0))
+            node_ids = wait_for_nodes(grid, num_nodes, timeout=min(timeout, 15.0))
         except TimeoutError:
             node_ids = list(grid.get_node_ids())
-        if len(node_ids) != num_clients:
+        if len(node_ids) != num_nodes:
             raise ValueError(
-                f"num-clients is {num_clients}, but the federation has {len(node_ids)} nodes: pass "
-                f'--federation-config "num-supernodes={num_clients}" to flwr run'
+                f"num-nodes is {num_nodes} (num-clients, unless it is set), but the federation has "
+                f"{len(node_ids)} nodes: pass --federation-config "
+                f'"num-supernodes={num_nodes}" to flwr run'
             )
         self._node_ids = self._by_partition(node_ids, timeout)
 

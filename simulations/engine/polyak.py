@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
+
+from flwr_sdp._files import write_whole
 
 _ROUND, _COUNT = "/last-round", "/count"
 
@@ -44,14 +45,18 @@ class PolyakAverage:
         if self._path is None or not self._path.exists():
             if server_round == self._first_round:
                 return
-            raise ValueError(f"average-from must be 0: no average is kept at {self._path}")
+            raise ValueError(
+                f"average-from={self._first_round} cannot be resumed: no average is kept at "
+                f"{self._path}; start a new run"
+            )
         with np.load(self._path) as kept:
             self._means = {name: kept[name] for name in kept.files if name[0] != "/"}
             self._last_round, self._count = int(kept[_ROUND]), int(kept[_COUNT])
         if self._last_round not in (server_round - 1, server_round):
             raise ValueError(
-                f"average-from must be 0 to resume after round {server_round}: the average at "
-                f"{self._path} is that after round {self._last_round}"
+                f"average-from={self._first_round} cannot be resumed after round {server_round}: "
+                f"the average at {self._path} is that after round {self._last_round}; start a new "
+                "run"
             )
 
     def add(self, server_round: int, model: ArrayRecord) -> ArrayRecord | None:
@@ -79,10 +84,8 @@ class PolyakAverage:
     def _keep(self) -> None:
         if self._path is None:
             return
-        part = self._path.with_name(f".{self._path.name}.part")
         facts: dict[str, Any] = {_ROUND: self._last_round, _COUNT: self._count}
-        with part.open("wb") as file:
-            np.savez(file, allow_pickle=False, **facts, **self._means)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        write_whole(
+            self._path,
+            lambda file: np.savez(file, allow_pickle=False, **facts, **self._means),
+        )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
-from flwr.app import ArrayRecord, Context, Error, Message, Metadata, RecordDict
+from flwr.app import ArrayRecord, Context, Message, Metadata, RecordDict
 
 from flwr_sdp.strategies.accumulator import Rounding
 from flwr_sdp.strategies.streaming import records_of
 from flwr_sdp.strategies.tally import Tally, fold
 from simulations.engine.cohort_message import CohortRequest, cohort_reply
+from simulations.engine.local import app_error
 from simulations.engine.partial_sum import PartialSum
 
 _log = logging.getLogger("flwr")
-
-_APP_RAISED = 2  # Flower's code for a ClientApp that raised
 
 
 def virtual_clients(
@@ -70,13 +70,19 @@ def _call(
     )
     # As Flower makes a message that comes off the wire; a new one would need a run to belong to.
     own_message: Message = Message(  # type: ignore[call-overload]
-        RecordDict(dict(content)), metadata=_addressed(message.metadata, client)
+        _copied(content), metadata=_addressed(message.metadata, client)
     )
     try:
         return call_next(own_message, own_context)
     except Exception as error:
         _log.exception("the app failed for partition %d, as follows", client)
-        return Message(Error(_APP_RAISED, f"{type(error)}:<'{error}'>"), reply_to=own_message)
+        return app_error(error, own_message)
+
+
+def _copied(content: RecordDict) -> RecordDict:
+    """Return records of the client's own, with the same arrays: what it writes stays with it."""
+    records: dict[str, Any] = dict(content.items())
+    return RecordDict({name: type(record)(dict(record)) for name, record in records.items()})
 
 
 def _addressed(metadata: Metadata, client: int) -> Metadata:

@@ -13,7 +13,7 @@ def cifar_cnn() -> nn.Sequential:
     The one of Bhowmick et al., arXiv:1812.00984v2, section "Fitting deep models tabula rasa": two
     convolutions with the maximum over 3x3 at every second place and local response normalisation
     (after the first maximum and before the second), and three dense layers. The tutorial's weight
-    decay is left out.
+    decay is left out, and the initial weights are PyTorch's, not the paper's i.i.d. N(0, 1).
     """
     return nn.Sequential(
         nn.Conv2d(3, 64, 5, padding=2),

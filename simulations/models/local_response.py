@@ -9,8 +9,8 @@ from torch import nn
 class LocalResponse(nn.Module):
     r"""Divide by :math:`(1 + \alpha/s \sum_{|j - i| \le s/2} x_j^2)^{3/4}`, over channels.
 
-    ``torch.nn.LocalResponseNorm`` at beta = 3/4, in a fifth of its time on a CPU: the sum over
-    neighbours is a 1x1 convolution, and the power two square roots.
+    ``torch.nn.LocalResponseNorm`` at beta = 3/4, in less time on a CPU: the sum over neighbours is
+    a 1x1 convolution, and the power two square roots.
 
     Parameters
     ----------

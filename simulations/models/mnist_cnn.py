@@ -10,7 +10,8 @@ def mnist_cnn() -> nn.Sequential:
 
     Two convolutions, each with a 2x2 maximum after it, and two dense layers: Bhowmick et al.,
     arXiv:1812.00984v2, section "Fitting deep models tabula rasa". The tutorial's dropout is left
-    out: the paper does not speak of it, and the objective of a client stays one function.
+    out: the paper does not speak of it, and the objective of a client stays one function. The
+    initial weights are PyTorch's, and not the paper's i.i.d. N(0, 1).
     """
     return nn.Sequential(
         nn.Conv2d(1, 32, 5, padding=2),

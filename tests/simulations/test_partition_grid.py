@@ -50,7 +50,7 @@ def test_simulated_clients_tell_their_partition():
 def test_another_number_of_nodes_names_the_option(num_clients):
     with pytest.raises(
         ValueError,
-        match=rf"num-clients is {num_clients}, .*4 nodes.*num-supernodes={num_clients}",
+        match=rf"num-nodes is {num_clients} .*.*4 nodes.*num-supernodes={num_clients}",
     ):
         build(num_clients=num_clients)
 

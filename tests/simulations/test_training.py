@@ -8,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from flwr.clientapp import ClientApp
 
 from flwr_sdp.clients import SeparatedDPMod
-from flwr_sdp.strategies import CheckpointError
+from flwr_sdp.strategies import CheckpointError, Checkpoints
 from simulations import client_app
 from simulations.engine.local import LocalGrid
 from simulations.server_app import run_training
@@ -68,6 +69,17 @@ def train(config, *, app=client_app.app, folder=None, **changes):
     grid = Spy(app, config["num-nodes"] or config["num-clients"], config)
     accuracy, report = run_training(grid, Settings.from_run_config(config))
     return accuracy, report, grid.cohorts
+
+
+def load_model(folder, server_round):
+    checkpoints = folder / "checkpoints"
+    for path in checkpoints.glob("round-*.ckpt"):
+        if int(path.stem.partition("-")[2]) > server_round:
+            path.rename(path.with_suffix(".later"))
+    _, snapshot = Checkpoints(checkpoints).load()
+    for path in checkpoints.glob("*.later"):
+        path.rename(path.with_suffix(".ckpt"))
+    return {name: array.numpy() for name, array in snapshot.model.items()}
 
 
 def rows(path):
@@ -454,8 +466,9 @@ def test_budget_that_ends_before_an_evaluation_is_evaluated(tmp_path):
     }  # fmt: skip
     accuracy, _, _ = train(TINY, folder=tmp_path, **changes)
     table = rows(tmp_path / "metrics.csv")
-    assert table[-1]["accuracy"] == ""
-    assert accuracy != float(table[0]["accuracy"])
+    assert 0 < int(table[-1]["round"]) < 50
+    assert {row["accuracy"] for row in table[1:-1]} <= {""}
+    assert float(table[-1]["accuracy"]) == accuracy != float(table[0]["accuracy"])
     assert json.loads((tmp_path / "report.json").read_text())["final_accuracy"] == accuracy
 
 
@@ -472,3 +485,25 @@ def test_server_optimizer_is_the_one_that_was_named():
     plain = train(TINY, baseline=True)[0]
     other = train(TINY, baseline=True, **{"server-optimizer": "fedadam"})[0]
     assert plain != other
+
+
+def test_average_of_a_resumed_run_is_that_of_an_unbroken_one(tmp_path):
+    """The noise of the devices repeats nowhere, so the average is computed from the checkpoints."""
+    config = {**TINY, "average-from": 1, "checkpoint-keep": 10}
+    train({**config, "num-server-rounds": 2}, folder=tmp_path)
+    train({**config, "num-server-rounds": 4}, folder=tmp_path, resume=True)
+    with np.load(tmp_path / "average.npz") as kept:
+        found = {name: kept[name] for name in kept.files if name[0] != "/"}
+        assert (int(kept["/last-round"]), int(kept["/count"])) == (4, 4)
+    models = [load_model(tmp_path, server_round) for server_round in range(1, 5)]
+    for name, mean in found.items():
+        expected = np.mean([model[name].astype(np.float64) for model in models], axis=0)
+        np.testing.assert_allclose(mean, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_nodes_that_do_not_reply_in_time_end_the_run(tmp_path):
+    """A round without replies is a round of noise: not what anyone wants to train on unnoticed."""
+    with pytest.raises(RuntimeError, match=r"client\(s\) failed in round 1.*round-timeout"):
+        train(TINY, folder=tmp_path, **{"sdp-sampling-rate": 1.0, "round-timeout": 1e-9})
+    report = train(TINY, **{"sdp-sampling-rate": 1.0, "round-timeout": 1e-9, "fail-fast": False})[1]
+    assert any("a client did not reply (12x)" in text for text in report.exceptions)

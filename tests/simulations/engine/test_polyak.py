@@ -52,7 +52,7 @@ def test_model_that_a_kill_kept_from_the_average_is_made_up_for(tmp_path):
 
 def test_average_that_misses_rounds_is_refused(tmp_path):
     averages(PolyakAverage(1, tmp_path / "average.npz"), range(3))
-    with pytest.raises(ValueError, match=r"^average-from must be 0 to resume after round 4"):
+    with pytest.raises(ValueError, match=r"^average-from=1 cannot be resumed after round 4"):
         PolyakAverage(1, tmp_path / "average.npz").resume(4)
-    with pytest.raises(ValueError, match=r"^average-from must be 0: no average is kept"):
+    with pytest.raises(ValueError, match=r"^average-from=1 cannot be resumed: no average is kept"):
         PolyakAverage(1, tmp_path / "other.npz").resume(4)

@@ -204,22 +204,26 @@ def test_app_without_virtual_clients_is_refused():
     assert any("virtual_clients" in text for text in strategy.report().exceptions)
 
 
-def test_device_cannot_send_a_sum_to_the_strategy_of_a_deployment():
-    """ClipAndNoise takes one model from each node: a sum in its place is left out."""
+def test_device_that_sends_a_sum_moves_the_model_by_no_more_than_rho():
+    """ClipAndNoise knows no sums: where one has the form of a model, it is clipped like a model."""
+    model = record({"a": np.zeros(4, dtype=np.float32), "b": np.zeros(3, dtype=np.float32)})
     app = ClientApp()
 
     @app.train()
     def train(message, context):
-        (model,) = message.content.array_records.values()
-        total = PartialSum(model, 1e9)
-        total.add(dict(model.items()))
-        tally = Tally(used=5)
-        return Message(cohort_reply(total, tally), reply_to=message)
+        (received,) = message.content.array_records.values()
+        total = PartialSum(received, math.inf)
+        total.add(record({"a": np.full(4, 1e6), "b": np.full(3, 1e6)}))
+        content = cohort_reply(total, Tally(used=1000))
+        return Message(RecordDict({"sum": content["sum"]}), reply_to=message)
 
-    _strategy, seen = run(
-        ClipAndNoise, CLIENTS, rounds=1, app=app, sampling_rate=1.0, require_local_dp=False
-    )
-    assert (seen[0]["refused"], seen[0]["replies"]) == (CLIENTS, 0)
+    strategy = ClipAndNoise(
+        FedAvg(fraction_evaluate=0.0), clip_norm=2.0, noise_multiplier=0.0, sampling_rate=1.0,
+        population=1, require_local_dp=False,
+    )  # fmt: skip
+    strategy.start(LocalGrid(app, 1, {}), model, num_rounds=1)
+    assert strategy.last_round["replies"] == 1
+    assert np.linalg.norm(flat(strategy.last_arrays)) == pytest.approx(2.0, rel=1e-6)
 
 
 # ------------------------------------------------------------------ the population
@@ -285,6 +289,49 @@ def test_sums_of_other_models_are_refused_and_add_nothing():
     with pytest.raises(ValueError, match="not one of this model's updates"):
         add_cohort_reply(cohort_reply(other, Tally(used=3)), total, tally)
     assert tally == Tally()
+
+
+@pytest.mark.parametrize("name", ["projected", "length-before", "length-after"])
+def test_sum_without_its_counts_is_refused_and_adds_nothing(name):
+    other, total, tally = PartialSum(MODEL, 1.0), PartialSum(MODEL, 1.0), Tally()
+    other.add(
+        dict(
+            record(
+                {**{k: v.numpy() for k, v in MODEL.items()}, "weight": np.ones((12, 5), np.float32)}
+            ).items()
+        )
+    )
+    content = cohort_reply(other, Tally(used=1))
+    counts = {key: value for key, value in content["counts"].items() if key != name}
+    content["counts"] = MetricRecord(counts)
+    with pytest.raises(ValueError, match="its counts are not"):
+        add_cohort_reply(content, total, tally)
+    assert tally == Tally()
+    assert total.take_out()[1] == PartialSum(MODEL, 1.0).take_out()[1]
+
+
+def test_tally_that_cannot_be_read_is_refused():
+    content = cohort_reply(PartialSum(MODEL, 1.0), Tally())
+    content["tally"] = ConfigRecord({"json": "{}"})
+    with pytest.raises(ValueError, match="its tally cannot be read"):
+        add_cohort_reply(content, PartialSum(MODEL, 1.0), Tally())
+
+
+def test_client_that_writes_into_its_message_does_not_touch_the_next():
+    app = ClientApp()
+
+    @app.train(mods=[virtual_clients])
+    def train(message, context):
+        (model,) = message.content.array_records.values()
+        model["weight"] = record({"w": model["weight"].numpy() + 1.0})["w"]
+        return Message(RecordDict({"arrays": ArrayRecord(dict(model))}), reply_to=message)
+
+    for strategy_class, num_nodes in ((ClipAndNoise, CLIENTS), (SimulatedCohorts, 1)):
+        strategy, _ = run(
+            strategy_class, num_nodes, rounds=1, app=app, **{**BASELINE, "sampling_rate": 1.0}
+        )
+        moved = strategy.last_arrays["weight"].numpy() - MODEL["weight"].numpy()
+        np.testing.assert_allclose(moved, 1.0, rtol=1e-6)
 
 
 def test_sum_is_taken_out_once():
