@@ -57,10 +57,21 @@ def simulate(
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None,
     app_dir: AppFolder = None,
     output: Annotated[
-        Path, typer.Option(help="Results go to OUTPUT/<run file's name>/<time>/.")
+        Path,
+        typer.Option(
+            help="Results go to OUTPUT/<name>/<time>/, where conf/digits.toml is named digits, and "
+            "conf/mnist/cpu.toml mnist-cpu."
+        ),
     ] = Path("runs"),
     num_cpus: Annotated[int, typer.Option(min=1, help="CPUs for each client on Ray.")] = 1,
-    num_gpus: Annotated[float, typer.Option(min=0.0, help="GPUs for each client on Ray.")] = 0.0,
+    num_gpus: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="GPUs for each client on Ray, or a part of one. Without it clients train on the "
+            "CPU there, even if there is a GPU.",
+        ),
+    ] = 0.0,
     baseline: Annotated[
         bool, typer.Option(help="Also train without privacy, on the same seeds, and compare.")
     ] = True,

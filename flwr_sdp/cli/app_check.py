@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.local_engine import MODULE, has_engine
 from flwr_sdp.cli.run_config import whole_run_config
 from flwr_sdp.cli.runs import Run
-
-_ENGINE = "simulations.engine"
 
 
 def check_with_app(runs: Iterable[Run], app_dir: Path) -> None:
@@ -27,14 +26,14 @@ def check_with_app(runs: Iterable[Run], app_dir: Path) -> None:
     CommandError
         If a value is out of range or a file is missing, in the app's words.
     """
-    if not (app_dir / _ENGINE.replace(".", "/") / "__main__.py").is_file():
+    if not has_engine(app_dir):
         return
     configs = [whole_run_config(run, resume=False) for run in runs]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "configs.json"
         path.write_text(json.dumps(configs), encoding="utf-8")
         done = subprocess.run(  # noqa: S603 - this interpreter, the app's module
-            [sys.executable, "-m", _ENGINE, "--check", str(path)],
+            [sys.executable, "-m", MODULE, "--check", str(path)],
             cwd=app_dir,
             capture_output=True,
             encoding="utf-8",

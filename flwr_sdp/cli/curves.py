@@ -25,11 +25,16 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Final:
-    """What the trials of one level end at; ``gaps`` where there are baselines to compare with."""
+    """What the trials of one level end at.
+
+    ``gaps`` where there are baselines to compare with, ``averaged`` where the average of the models
+    was evaluated.
+    """
 
     level: Level
     values: list[float]
     gaps: list[float]
+    averaged: list[float]
     central_epsilon: float | None
 
 
@@ -70,6 +75,7 @@ def finals(results: Results) -> list[Final]:
                 level=level,
                 values=[run.final for run in runs],
                 gaps=[other.final - run.final for run, other in pairs if other is not None],
+                averaged=_averaged(runs),
                 central_epsilon=max(spent, default=None),
             )
         )
@@ -79,7 +85,13 @@ def finals(results: Results) -> list[Final]:
 def baseline_finals(results: Results) -> list[Final]:
     """Return what the trials without privacy end at."""
     return [
-        Final(level=level, values=[r.final for r in runs], gaps=[], central_epsilon=None)
+        Final(
+            level=level,
+            values=[run.final for run in runs],
+            gaps=[],
+            averaged=_averaged(runs),
+            central_epsilon=None,
+        )
         for level, runs in _by_level(_distinct_baselines(results)).items()
     ]
 
@@ -104,6 +116,10 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
         return mean, math.nan
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     return mean, math.sqrt(variance / len(values))
+
+
+def _averaged(runs: Iterable[Trial]) -> list[float]:
+    return [run.averaged for run in runs if run.averaged is not None]
 
 
 def _distinct_baselines(results: Results) -> Iterable[Trial]:

@@ -13,7 +13,12 @@ from flwr_sdp.cli.process_job import ProcessJob
 from flwr_sdp.cli.run_config import whole_run_config
 from flwr_sdp.cli.runs import Run
 
-_MODULE = "simulations.engine"
+MODULE = "simulations.engine"
+
+
+def has_engine(app_dir: Path) -> bool:
+    """Return whether an app can run, and check its run configs, without Ray."""
+    return Path(app_dir, *MODULE.split("."), "__main__.py").is_file()
 
 
 class LocalEngine:
@@ -28,9 +33,9 @@ class LocalEngine:
     @staticmethod
     def check(app_dir: Path) -> None:
         """Raise a CommandError if the app has no engine of its own."""
-        if not Path(app_dir, *_MODULE.split("."), "__main__.py").is_file():
+        if not has_engine(app_dir):
             raise CommandError(
-                f"the app at {app_dir} has no local engine, {_MODULE}: use --engine ray"
+                f"the app at {app_dir} has no local engine, {MODULE}: use --engine ray"
             )
 
     def __enter__(self) -> LocalEngine:
@@ -50,4 +55,4 @@ class LocalEngine:
         """Start a run in the app's folder."""
         path = Path(self._configs.name, "config.json")
         path.write_text(json.dumps(whole_run_config(run, resume=resume)), encoding="utf-8")
-        return ProcessJob([_MODULE, str(path)], self._app_dir)
+        return ProcessJob([MODULE, str(path)], self._app_dir)

@@ -48,10 +48,13 @@ class ProcessJob:
         return f"exit status {status}" if status > 0 else f"ended by signal {-status}"
 
     def stop(self) -> None:
-        """End the process and what it started."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+        """End the process and what it started; on Windows, without groups, the process alone."""
+        for name, end in (("SIGTERM", self._process.terminate), ("SIGKILL", self._process.kill)):
+            if hasattr(os, "killpg"):
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, getattr(signal, name))
+            else:
+                end()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=_PATIENCE)
                 return

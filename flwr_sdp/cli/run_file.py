@@ -15,7 +15,7 @@ STREAM = "stream"
 # Set by the launcher itself; an app without the first two cannot be followed.
 OWN_KEYS = ("baseline", "output-dir")
 RESUME_KEY = "resume"
-_OF_THE_LAUNCHER = ("trials", "engine", "sweep")
+OF_THE_LAUNCHER = ("trials", "engine", "sweep")
 _SEED = "seed"
 _DATA_DIR = "data-dir"
 
@@ -33,7 +33,7 @@ class Options:
     def settings(self) -> dict[str, Any]:
         """Return the keys that are set."""
         found = dict(parse_set(text) for text in self.set_)
-        for key in _OF_THE_LAUNCHER:
+        for key in OF_THE_LAUNCHER:
             if key in found:
                 raise CommandError(f"{key} is no key of the app: use --{key} in place of --set")
         return found if self.seed is None else {**found, _SEED: self.seed}
@@ -52,7 +52,7 @@ class RunFile:
     config : dict
         The whole run config but for what the launcher sets.
     sweep : dict
-        Keys of it with the values each is to take; the grid is their product.
+        Keys of it with the values each is to take, at least two; the grid is their product.
     trials : int
         Runs of each point of the grid, on seeds that follow one another.
     engine : str
@@ -109,7 +109,7 @@ def read_run_file(
     CommandError
         Naming the first key or value that the app cannot be given.
     """
-    in_file = {key: value for key, value in content.items() if key not in _OF_THE_LAUNCHER}
+    in_file = {key: value for key, value in content.items() if key not in OF_THE_LAUNCHER}
     set_ = options.settings()
     sweep = {**_sweep_of(content), **options.swept()}
     for key in sorted({*in_file, *set_, *sweep}):
@@ -126,9 +126,12 @@ def read_run_file(
         raise CommandError(f"the app at {app_dir} has no 'seed': several trials would be one")
     changes = {key: _value(key, value, defaults) for key, value in {**in_file, **set_}.items()}
     config = {key: value for key, value in defaults.items() if not _is_launchers(key)}
+    swept = {key: _values(key, values, defaults) for key, values in sweep.items()}
+    # One value is no sweep: in the config, whoever reads that sees what was run.
+    fixed = {key: values[0] for key, values in swept.items() if len(values) == 1}
     return RunFile(
-        config={**config, **changes},
-        sweep={key: _values(key, values, defaults) for key, values in sweep.items()},
+        config={**config, **changes, **fixed},
+        sweep={key: values for key, values in swept.items() if key not in fixed},
         trials=trials,
         engine=engine,
     )

@@ -26,12 +26,29 @@ _PRIVACY_KEYS = frozenset(
     }
 )
 _PROJECTED = "projected-"
+# How a run is carried out and watched: with any of these it is the same run.
+_CARRIED_OUT = frozenset(
+    {
+        "checkpoint-keep",
+        "data-dir",
+        "download",
+        "evaluate-every",
+        "fail-fast",
+        "num-nodes",
+        "round-timeout",
+    }
+)
 _LONGEST_NAME = 200  # of 255 bytes that most file systems take
 
 
 def is_privacy_key(key: str) -> bool:
     """Whether a key makes no difference to a run without privacy."""
     return key in _PRIVACY_KEYS or key.startswith(_PROJECTED)
+
+
+def is_beside_the_model(key: str) -> bool:
+    """Whether a key makes no difference to what a run trains, with privacy or without."""
+    return key in _CARRIED_OUT or key.startswith(_PROJECTED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +97,11 @@ class Run:
     def report(self) -> Path:
         """The report that the app writes at the end."""
         return self.folder / ("baseline-report.json" if self.baseline else "report.json")
+
+    @property
+    def privacy_report(self) -> Path:
+        """The privacy report for people; a baseline has none."""
+        return self.folder / "report.txt"
 
 
 def point_name(point: Mapping[str, Any]) -> str:

@@ -183,7 +183,7 @@ class Simulation:
             resume = take_up(run) and self.resume
         else:
             resume = self.resume and not run.baseline
-        return follow(
+        completed = follow(
             engine.start(run, resume=resume),
             console,
             label=label,
@@ -192,6 +192,9 @@ class Simulation:
             rounds=run.config.get("num-server-rounds"),
             starting=engine.starting,
         )
+        if completed and not run.baseline:
+            _write_report(run)
+        return completed
 
     def _write_results(self, done: Mapping[int, Run]) -> None:
         if done:
@@ -225,11 +228,20 @@ class Simulation:
             console.print(f"picture  {shown(picture)}", highlight=False, soft_wrap=True)
 
     def _show_report(self, console: Console) -> None:
-        """Show the privacy report of the first run, and write it beside the results."""
-        from flwr_sdp.cli.summary import extract_report
-
-        report = extract_report(self.runs[0].log.read_text(encoding="utf-8"))
+        """Show the privacy report of the first run; of several, say which: each has its own."""
+        run = self.runs[0]
         console.print()
-        if report:
+        if run.privacy_report.is_file():
+            report = run.privacy_report.read_text(encoding="utf-8").rstrip("\n")
+            if is_grid(self.file):
+                report = f"{run.label}, whose guarantee is its own:\n{report}"
             console.print(report, highlight=False, markup=False, soft_wrap=True)
-            (self.run_dir / "report.txt").write_text(report + "\n", encoding="utf-8")
+
+
+def _write_report(run: Run) -> None:
+    """Write the privacy report of a run beside its results."""
+    from flwr_sdp.cli.summary import extract_report
+
+    report = extract_report(run.log.read_text(encoding="utf-8"))
+    if report:
+        run.privacy_report.write_text(report + "\n", encoding="utf-8")

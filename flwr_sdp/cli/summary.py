@@ -31,30 +31,35 @@ def extract_report(log: str) -> str:
 def summary_table(run_dir: Path) -> Table:
     """Return accuracy, gap and central epsilon of every point, over its trials.
 
+    Where the average of the models was evaluated too, its accuracy stands beside theirs.
+
     Raises
     ------
     CommandError
         If no run was evaluated.
     """
     results = read_results([run_dir])
-    baselines = baseline_finals(results)
+    private, baselines = finals(results), baseline_finals(results)
     keys = results.varied
+    averaged = any(final.averaged for final in (*private, *baselines))
     made = table(
         "Final accuracy over the trials, and the gap to no privacy: mean ± standard error",
         "privacy",
         *(key_label(key) for key in keys),
         "trials",
         "accuracy",
+        *(["averaged accuracy"] if averaged else []),
         "gap",
         "central ε",
     )
-    for final in finals(results):
+    for final in private:
         spent = final.central_epsilon
         made.add_row(
             "private",
             *(value_label(dict(final.level).get(key, "")) for key in keys),
             str(len(final.values)),
             _spread(final.values),
+            *([_spread(final.averaged)] if averaged else []),
             _spread(final.gaps),
             "" if spent is None else round_up(spent, 4),
         )
@@ -64,6 +69,7 @@ def summary_table(run_dir: Path) -> Table:
             *(value_label(dict(final.level).get(key, "")) for key in keys),
             str(len(final.values)),
             _spread(final.values),
+            *([_spread(final.averaged)] if averaged else []),
             "",
             "",
         )

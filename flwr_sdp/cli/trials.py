@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.merging import align
 from flwr_sdp.cli.metrics import last_known
 from flwr_sdp.cli.results import RESULTS
 
@@ -26,13 +27,16 @@ class Trial:
     source : Path
         The table.
     level : tuple
-        Keys and their values as text; those that make no difference to the run are left out.
+        Keys, in the order of the alphabet, and their values as text; those that make no difference
+        to the run are left out.
     private : bool
         Whether it trained with privacy.
     trial, seed : str
         Which repetition it is.
     accuracy : dict
         By round, where it was evaluated.
+    averaged : float or None
+        The accuracy of the average of the models, at the end.
     central_epsilon : float or None
         At the end.
     """
@@ -43,6 +47,7 @@ class Trial:
     trial: str
     seed: str
     accuracy: dict[int, float]
+    averaged: float | None
     central_epsilon: float | None
 
     @property
@@ -81,10 +86,10 @@ def read_results(folders: Sequence[Path]) -> Results:
     Raises
     ------
     CommandError
-        If one is missing, empty, or of another task or other data than the first, or if two hold
-        the same run.
+        If one is missing, empty, or of other settings, another task or other data than the first,
+        or if two hold the same run.
     """
-    runs: list[Trial] = []
+    tables: list[tuple[Path, list[dict[str, str]]]] = []
     keys: dict[str, None] = {}
     titles: dict[tuple[str, str], Path] = {}
     for folder in folders:
@@ -98,8 +103,13 @@ def read_results(folders: Sequence[Path]) -> Results:
         keys.update(dict.fromkeys(own))
         for row in rows:
             titles.setdefault((row["task"], row["data"]), path)
+        tables.append((path, rows))
+    if len(folders) > 1:
+        align(folders, [rows for _, rows in tables], keys)
+    runs: list[Trial] = []
+    for path, rows in tables:
         try:
-            runs += _trials(rows, own, path)
+            runs += _trials(rows, list(keys), path)
         except (ValueError, TypeError) as error:
             raise CommandError(f"{path} is not a table of results: {error}") from None
     if not any(run.private for run in runs):
@@ -154,7 +164,8 @@ def _keys_of(columns: Sequence[str], path: Path) -> list[str]:
 def _trials(rows: Sequence[dict[str, str]], keys: Sequence[str], path: Path) -> list[Trial]:
     groups: dict[tuple[bool, Level, str, str], list[dict[str, str]]] = {}
     for row in rows:
-        level = tuple((key, row[key]) for key in keys if row[key] != "")
+        # In one order: two tables may have the same keys in another.
+        level = tuple((key, row[key]) for key in sorted(keys) if row[key] != "")
         private = row["privacy"] == "private"
         if private and EPSILON in keys:
             float(row[EPSILON])  # figures order by it
@@ -171,6 +182,7 @@ def _trials(rows: Sequence[dict[str, str]], keys: Sequence[str], path: Path) -> 
                     trial=trial,
                     seed=seed,
                     accuracy=accuracy,
+                    averaged=last_known(group, "averaged-accuracy"),
                     central_epsilon=last_known(group, "cdp-epsilon"),
                 )
             )

@@ -16,13 +16,16 @@ KEYS = {
     "resume": False,
     "data-dir": "",
     "fail-fast": True,
+    "evaluate-every": 1,
+    "round-timeout": 60.0,
     "local-steps": 5,
+    "average-from": 0,
     "sdp-epsilon-direction": 50.0,
     "sdp-epsilon-magnitude": 10.0,
     "sdp-rule": "tight",
+    "sdp-max-epsilon": 0.0,
     "projected-population": 0,
 }
-REPORT = "Privacy report\n  unit     one client\n"
 
 
 def write_app(folder, **keys):
@@ -35,6 +38,11 @@ def write_app(folder, **keys):
     (folder / "pyproject.toml").write_text(tomli_w.dumps(app))
     (folder / "toy.toml").write_text('task = "toy"\n')
     return folder / "toy.toml"
+
+
+def report(run):
+    """Return the report that the toy logs: what one point of a sweep claims, and no other does."""
+    return f"Privacy report\n  epsilon  {run.config['sdp-epsilon-direction']:g} a report\n"
 
 
 def accuracy(run, number):
@@ -63,7 +71,9 @@ def fake_engine(log):
     class Job:
         def __init__(self, run, failed, interrupted):
             self.lines = io.StringIO(
-                "Traceback (most recent call last):\nKaboom\n" if failed else f"\n{REPORT}\nend\n"
+                "Traceback (most recent call last):\nKaboom\n"
+                if failed
+                else f"\n{report(run)}\nend\n"
             )
             self._failed, self._interrupted = failed, interrupted
 
@@ -101,6 +111,7 @@ def fake_engine(log):
             if resume:
                 log.resumed.append(name)
             failed = log.fail_at == name
+            averaged = run.config["average-from"] > 0
             with run.metrics.open("w", newline="") as file:
                 writer = csv.writer(file)
                 writer.writerow(["round", "accuracy", "cdp-epsilon", "averaged-accuracy"])
@@ -110,7 +121,7 @@ def fake_engine(log):
                             number,
                             "" if number == 1 else accuracy(run, number),  # not evaluated
                             "" if run.baseline else 0.5 * number,
-                            "",
+                            accuracy(run, number) + 0.01 if averaged else "",
                         ]
                     )
             if failed:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from flwr_sdp.cli import process_job
+from flwr_sdp.cli.app_check import check_with_app
 from flwr_sdp.cli.engines import Resources
+from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.local_engine import LocalEngine
 from flwr_sdp.cli.ray_engine import RayEngine
 from flwr_sdp.cli.runs import Run
@@ -99,9 +102,12 @@ def test_a_resumed_run_is_told_so_and_a_failed_one_says_why(tmp_path, ray_engine
 
 # ------------------------------------------------------------------ one process
 def local_app(folder, program):
+    """Write an app whose engine is `program`; there is nothing to say against any run config."""
     config = write_app(folder)
     (folder / "simulations" / "engine").mkdir(parents=True)
-    (folder / "simulations" / "engine" / "__main__.py").write_text(program)
+    (folder / "simulations" / "engine" / "__main__.py").write_text(
+        f"import sys\nif '--check' in sys.argv:\n    sys.exit()\n{program}"
+    )
     return config
 
 
@@ -139,6 +145,21 @@ def test_a_process_that_fails_says_how(tmp_path, program, trouble):
         job.close()
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_run_is_stopped_where_there_are_no_process_groups(tmp_path, monkeypatch, ignored):
+    """As on Windows; one that does not listen is killed."""
+    monkeypatch.delattr(os, "killpg")
+    monkeypatch.setattr(process_job, "_PATIENCE", 2.0)
+    ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if ignored else ""
+    local_app(tmp_path, f"import signal, time\n{ignore}print('ready')\ntime.sleep(600)\n")
+    with LocalEngine(tmp_path, tmp_path, Resources()) as engine:
+        job = engine.start(run_in(tmp_path), resume=False)
+        with job.lines as lines:
+            assert lines.readline() == "ready\n"
+            job.stop()
+        assert job.trouble() == f"ended by signal {9 if ignored else 15}"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_run_ends_with_the_command(tmp_path, number):
     """Stopped at the keyboard or by the system, it leaves no process behind."""
@@ -166,3 +187,43 @@ def test_the_run_ends_with_the_command(tmp_path, number):
     assert not Path("/proc", pid_file.read_text()).exists()
     if number == signal.SIGINT:
         assert "stopped: what there is lies in" in errors
+
+
+# ------------------------------------------------------------------ the app's own check
+def checked_app(folder, program):
+    """Write an app of which `program` is the check; ``configs`` is what it is asked about."""
+    write_app(folder)
+    (folder / "simulations" / "engine").mkdir(parents=True)
+    (folder / "simulations" / "engine" / "__main__.py").write_text(
+        "import json, pathlib, sys\nassert sys.argv[1] == '--check'\n"
+        f"configs = json.loads(pathlib.Path(sys.argv[2]).read_text())\n{program}"
+    )
+    return folder
+
+
+def test_the_app_is_asked_about_all_runs_at_once(tmp_path):
+    app = checked_app(tmp_path, "pathlib.Path('asked.json').write_text(json.dumps(configs))\n")
+    check_with_app([run_in(tmp_path), run_in(tmp_path, baseline=True, seed=3)], app)
+    asked = json.loads((app / "asked.json").read_text())
+    assert [(each["baseline"], each.get("seed")) for each in asked] == [(False, None), (True, 3)]
+    assert asked[0]["task"] == "it's"
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("raise FileNotFoundError('/data/x is missing')\n", "^/data/x is missing$"),
+        ("raise ValueError('seed must be 1; Error: none')\n", "^seed must be 1; Error: none$"),
+        ("sys.exit('no such task')\n", "^no such task$"),
+        ("sys.exit(3)\n", "^its check failed$"),
+    ],
+)
+def test_what_the_app_says_against_a_run_is_one_line(tmp_path, program, message):
+    with pytest.raises(CommandError, match=message) as caught:
+        check_with_app([run_in(tmp_path)], checked_app(tmp_path, program))
+    assert caught.value.exit_code == 2
+
+
+def test_an_app_that_has_no_check_is_not_asked(tmp_path):
+    write_app(tmp_path)
+    check_with_app([run_in(tmp_path)], tmp_path)

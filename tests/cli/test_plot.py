@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import tomli_w
 from typer.testing import CliRunner
 
 from flwr_sdp.cli.app import app
@@ -32,7 +33,7 @@ def curve(seed, epsilon, rule="tight"):
 
 
 def table(folder, *, epsilons=(500.0, 50.0), rules=("tight",), seeds=(0, 1, 2), **options):
-    """Write a table of results, and return its folder."""
+    """Write a table of results and the settings of its runs, and return their folder."""
     task, data = options.get("task", "toy"), options.get("data", "toy images (stand-in)")
     rows = []
     for trial, seed in enumerate(seeds):
@@ -50,6 +51,8 @@ def table(folder, *, epsilons=(500.0, 50.0), rules=("tight",), seeds=(0, 1, 2), 
         writer = csv.writer(file)
         writer.writerow(HEAD.split(","))
         writer.writerows(rows)
+    config = {"task": task, "seed": seeds[0], "trials": len(seeds), "num-clients": 10}
+    (folder / "config.toml").write_text(tomli_w.dumps({**config, **options.get("config", {})}))
     return folder
 
 
@@ -121,6 +124,57 @@ def test_tables_are_merged_by_level_and_seed(tmp_path):
     )
 
 
+def test_what_makes_no_difference_may_differ_between_folders(tmp_path):
+    aside = {"engine": "local", "data-dir": "/elsewhere", "fail-fast": False, "num-nodes": 2}
+    aside |= {"sweep": {"sdp-epsilon-direction": [500.0, 50.0]}, "sdp-epsilon-direction": 7.0}
+    one, two = table(tmp_path / "one"), table(tmp_path / "two", seeds=(7,), config=aside)
+    assert [c.trials for c in accuracy_curves(read_results([one, two]))] == [4, 4]
+
+
+def test_a_folder_without_its_settings_is_drawn_alone(tmp_path):
+    one, two = table(tmp_path / "one"), table(tmp_path / "two", seeds=(7,))
+    (two / "config.toml").unlink()
+    assert len(accuracy_curves(read_results([two]))) == 2
+    with pytest.raises(CommandError, match=r"cannot read .*two/config.toml"):
+        read_results([one, two])
+
+
+def swap_columns(folder):
+    """Write the two keys of a table in the other order."""
+    path = folder / "results.csv"
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    swapped = [[*row[:3], row[4], row[3], *row[5:]] for row in rows]
+    path.write_text("\n".join(map(",".join, swapped)) + "\n")
+    return folder
+
+
+def test_the_order_of_columns_makes_no_level(tmp_path):
+    one, two = table(tmp_path / "one"), swap_columns(table(tmp_path / "two", seeds=(7,)))
+    assert [c.trials for c in accuracy_curves(read_results([one, two]))] == [4, 4]
+    with pytest.raises(CommandError, match="both hold seed 0"):
+        read_results([one, swap_columns(table(tmp_path / "three"))])
+
+
+def test_a_key_that_one_folder_varies_has_the_others_fixed_value(tmp_path):
+    """Otherwise the baseline of five local steps would stand for that of one as well."""
+    one = table(tmp_path / "one", epsilons=(50.0,), seeds=(0,), baseline=False)
+    path = one / "results.csv"
+    head, *rows = path.read_text().splitlines()
+    head = head.replace("sdp-rule", "sdp-rule,local-steps")
+    varied = [row.replace("tight", f"tight,{steps}") for steps in (1, 5) for row in rows]
+    path.write_text("\n".join([head, *varied]) + "\n")
+    two = table(tmp_path / "two", epsilons=(500.0,), seeds=(0,), config={"local-steps": 5})
+    made = {
+        (dict(final.level)["sdp-epsilon-direction"], dict(final.level)["local-steps"]): final.gaps
+        for final in finals(read_results([one, two]))
+    }
+    assert {point: len(gaps) for point, gaps in made.items()} == {
+        ("50.0", "1"): 0,
+        ("50.0", "5"): 1,
+        ("500.0", "5"): 1,
+    }
+
+
 def test_trials_of_other_lengths_meet_where_all_have_rounds(tmp_path):
     folder = table(tmp_path, epsilons=(50.0,), seeds=(0, 1))
     text = (folder / "results.csv").read_text().splitlines()
@@ -173,7 +227,7 @@ def test_output_is_a_picture_or_a_folder(tmp_path):
     assert plot(folder, other, "--output", tmp_path / "new" / "pictures").exit_code == 0
     assert (tmp_path / "a.png").exists()
     assert len(list((tmp_path / "new" / "pictures").iterdir())) == 4
-    assert list(folder.iterdir()) == [folder / "results.csv"]
+    assert {path.name for path in folder.iterdir()} == {"results.csv", "config.toml"}
 
 
 def test_a_stream_is_drawn_by_its_own_figures(tmp_path, monkeypatch):
@@ -210,6 +264,13 @@ def test_what_cannot_be_drawn_is_said(tmp_path, options, arguments, message):
         ({"data": "others"}, "is of toy on toy images .* draw them apart"),
         ({"task": "others"}, "draw them apart"),
         ({}, "both hold seed 0 of sdp-epsilon-direction = 500.0"),
+        (
+            {"seeds": (9,), "config": {"num-clients": 20}},
+            "num-clients is 10 in .*one and 20 in .*two: runs of other settings",
+        ),
+        ({"seeds": (9,), "config": {"lr": 0.5}}, "lr is None in .*one and 0.5 in .*two"),
+        # No trials, but a baseline that the first would borrow.
+        ({"epsilons": (), "seeds": (0,), "config": {"num-clients": 20}}, "num-clients is 10"),
     ],
 )
 def test_folders_that_cannot_be_merged_are_named(tmp_path, options, message):

@@ -37,7 +37,7 @@ def test_an_integer_is_a_float_where_the_default_is_one(text, value):
     found = read({}, set_=[f"{DIRECTION}={text}"]).config[DIRECTION]
     assert found == value
     assert type(found) is float
-    (swept,) = read({}, sweep=[f"{DIRECTION}={text}"]).sweep[DIRECTION]
+    (swept, _) = read({}, sweep=[f"{DIRECTION}={text},1"]).sweep[DIRECTION]
     assert swept == value
     assert type(swept) is float
     assert type(read({DIRECTION: 100}).config[DIRECTION]) is float
@@ -59,6 +59,14 @@ def test_a_sweep_of_the_command_line_replaces_that_of_the_file():
     assert file.trials == 3
     assert read(content).trials == 2
     assert read({}, sweep=['sdp-rule=["tight", "paper"]']).sweep == {"sdp-rule": ["tight", "paper"]}
+
+
+def test_a_sweep_of_one_value_is_no_sweep():
+    content = {"sweep": {DIRECTION: [100], "local-steps": [1, 2]}}
+    file = read(content)
+    assert file.config[DIRECTION] == 100.0
+    assert file.sweep == {"local-steps": [1, 2]}
+    assert read({}, sweep=[f"{DIRECTION}=100"]).to_toml() == read({DIRECTION: 100}).to_toml()
 
 
 def test_what_is_written_says_the_same():

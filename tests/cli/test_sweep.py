@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flwr_sdp.cli import follow, simulate
+from flwr_sdp.cli import figure_style, follow, simulate
 from flwr_sdp.cli.app import app
 from flwr_sdp.cli.curves import finals, gap_curves
 from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.folders import results_name
 from flwr_sdp.cli.trials import read_results
 from tests.cli.fake_app import Log, fake_engine, write_app
 
@@ -77,7 +78,8 @@ def test_a_single_run_lies_where_it_always_did(call, log):
     assert (log.entered, log.left) == (1, 1)
     assert "private  accuracy 0.8520" in output
     assert "baseline accuracy 0.9520" in output
-    assert (run_dir / "report.txt").read_text() == "Privacy report\n  unit     one client\n"
+    assert (run_dir / "report.txt").read_text() == "Privacy report\n  epsilon  50 a report\n"
+    assert "\n\nPrivacy report\n  epsilon  50 a report\n" in output
     config = tomllib.loads((run_dir / "config.toml").read_text())
     assert config["seed"] == 5
     assert config["engine"] == "local"
@@ -110,12 +112,43 @@ def test_a_sweep_has_a_row_for_each_run_and_round(call, log):
     assert {path.name for path in run_dir.iterdir() if path.is_file()} == {
         "config.toml",
         "results.csv",
-        "report.txt",
         "gap.png",
         "accuracy.png",
         "frontier.png",
         "box.png",
     }
+
+
+def test_the_picture_of_one_swept_value_names_it(call, monkeypatch):
+    titles = []
+    monkeypatch.setattr(
+        figure_style, "save", lambda figure, path: titles.append(figure.axes[0].get_title()) or path
+    )
+    call("--sweep", "sdp-epsilon-direction=100")
+    assert titles == ["toy, 10 clients: ε₁ = 100, ε₂ = 10 a report"]
+
+
+def test_every_point_has_its_own_report_and_the_one_that_is_shown_says_whose_it_is(call):
+    """What is guaranteed at one point is not at another."""
+    _, output, run_dir = call(*SWEEP)
+    for epsilon in (100, 50):
+        for trial in (0, 1):
+            folder = run_dir / f"epsilon-direction={epsilon}" / f"trial-{trial}"
+            assert f"epsilon  {epsilon} a report" in (folder / "report.txt").read_text()
+    assert len(list(run_dir.rglob("report.txt"))) == 4
+    shown = "epsilon-direction=100 trial 0, whose guarantee is its own:\nPrivacy report\n"
+    assert shown in output
+    assert output.count("Privacy report") == 1
+
+
+def test_the_summary_has_the_accuracy_of_the_averaged_models_where_there_is_one(call):
+    _, output, _ = call(*SWEEP)
+    assert "averaged" not in output
+    _, output, _ = call(*SWEEP, "--set", "average-from=1")
+    assert "averaged accuracy" in output
+    words = " ".join(output.split())
+    assert "0.8570 ± 0.0050 0.8670 ± 0.0050 0.0500 ± 0.0000" in words
+    assert "0.9070 ± 0.0050 0.9170 ± 0.0050" in words  # without privacy
 
 
 def test_the_summary_has_mean_standard_error_and_gap_over_trials(call):
@@ -226,10 +259,32 @@ def test_a_sweep_of_more_rounds_runs_again(call, log):
     assert len(rows_of(run_dir)) == 6 * 5
 
 
+@pytest.mark.parametrize("setting", ["evaluate-every=2", "round-timeout=90.0"])
+def test_what_makes_no_difference_to_a_finished_run_may_change(call, log, setting):
+    _, _, run_dir = call(*SWEEP)
+    status, output, _ = call(*SWEEP, "--set", setting, "--resume", run_dir)
+    assert status == 0, output
+    assert len(log.started) == 6
+
+
+def test_another_limit_of_privacy_is_none_of_the_baselines(call, log):
+    _, _, run_dir = call(*SWEEP)
+    call(*SWEEP, "--set", "sdp-max-epsilon=3", "--resume", run_dir)
+    again = [name for name, _ in log.started[6:]]
+    assert again == [
+        f"epsilon-direction={epsilon}/trial-{trial}" for trial in (0, 1) for epsilon in (100, 50)
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--trials", "1"], "trials was 2 in .* and can only grow; got 1"),
+        (
+            ["--set", "num-server-rounds=1"],
+            "num-server-rounds was 2 in .* and can only grow; got 1",
+        ),
+        (["--set", "average-from=1"], "average-from was 0 in the run in .* and is 1 here"),
         (["--sweep", "sdp-epsilon-direction=100"], "sweep was .* is resumed with its own settings"),
         (["--seed", "3"], "seed was 0 in the run in .* and is 3 here"),
     ],
@@ -298,11 +353,41 @@ def test_a_stream_is_neither_resumed_nor_compared(tmp_path, arguments):
         CliRunner().invoke(app, ["simulate", str(config), *arguments], catch_exceptions=False)
 
 
+def test_a_file_that_is_missing_is_named_before_anything_is_made(tmp_path):
+    pytest.importorskip("torch", reason="needs flwr-sdp[simulation]")
+    done = subprocess.run(
+        [
+            *(Path(sys.executable).parent / "flwr-sdp", "simulate"),
+            ROOT / "simulations" / "conf" / "digits.toml",
+            *("--engine", "local", "--output", tmp_path / "runs", "--set", "task=mnist"),
+            *("--set", "data=mnist", "--set", f"data-dir={tmp_path / 'nowhere'}"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"flwr-sdp: {tmp_path / 'nowhere'}/")
+    assert "/train-images-idx3-ubyte is missing, for data = 'mnist'" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_help_says_where_results_go_and_what_trains_on_the_gpu(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = CliRunner().invoke(app, ["simulate", "--help"]).output
+    words = " ".join(shown.replace("│", " ").split())
+    assert results_name(ROOT / "simulations" / "conf" / "mnist" / "cpu.toml") == "mnist-cpu"
+    assert "conf/mnist/cpu.toml mnist-cpu" in words
+    assert "clients train on the CPU there, even if there is a GPU" in words
+
+
 def test_the_app_is_asked_whether_it_takes_every_point(log, tmp_path):
     """A wrong word in the last point of a sweep is found before the first has run."""
     arguments = ["simulate", ROOT / "simulations" / "conf" / "digits.toml", "--engine", "local"]
     arguments += ["--output", tmp_path / "runs", "--sweep", "sdp-rule=tight,loose"]
-    with pytest.raises(CommandError, match=r"sdp-rule must be .* got 'loose' \(rule=loose trial 0"):
+    with pytest.raises(CommandError, match=r"^sdp-rule must be .* got 'loose'$"):
         CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
     assert not (tmp_path / "runs").exists()
     assert log.started == []
@@ -357,15 +442,13 @@ def test_a_stream_that_fails_is_a_run_that_failed(stream):
 
 # ------------------------------------------------------------------ the app's own engine
 @pytest.mark.simulation
-def test_two_points_and_two_trials_in_the_apps_own_engine(tmp_path):
+def test_two_points_in_the_apps_own_engine(tmp_path):
     pytest.importorskip("torch", reason="needs flwr-sdp[simulation]")
-    if not (ROOT / "simulations" / "engine" / "__main__.py").is_file():
-        pytest.skip("the app has no local engine")
     done = subprocess.run(
         [
             *(Path(sys.executable).parent / "flwr-sdp", "simulate"),
             ROOT / "simulations" / "conf" / "digits.toml",
-            *("--engine", "local", "--output", tmp_path, "--trials", "2"),
+            *("--engine", "local", "--output", tmp_path),
             *("--sweep", "sdp-epsilon-direction=500,50"),
             *("--set", "num-clients=6", "--set", "num-server-rounds=2"),
         ],
@@ -377,16 +460,12 @@ def test_two_points_and_two_trials_in_the_apps_own_engine(tmp_path):
     (run_dir,) = (tmp_path / "digits").iterdir()
     results = read_results([run_dir])
     assert [(dict(f.level)["sdp-epsilon-direction"], len(f.gaps)) for f in finals(results)] == [
-        ("500.0", 2),
-        ("50.0", 2),
+        ("500.0", 1),
+        ("50.0", 1),
     ]
-    assert len(rows_of(run_dir)) == 6 * 3
+    assert len(rows_of(run_dir)) == 3 * 3
     for point in ("epsilon-direction=500", "epsilon-direction=50"):
-        first, second = (
-            json.loads((run_dir / point / f"trial-{trial}" / "report.json").read_text())
-            for trial in (0, 1)
-        )
-        assert first["local"]["epsilon_per_report"] == pytest.approx(
+        report = json.loads((run_dir / point / "trial-0" / "report.json").read_text())
+        assert report["local"]["epsilon_per_report"] == pytest.approx(
             float(point.partition("=")[2]) + 10.0, rel=1e-9
         )
-        assert first["final_accuracy"] != second["final_accuracy"]  # other seeds
