@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -12,7 +14,7 @@ from flwr_sdp.clients import SeparatedDPMod
 from flwr_sdp.strategies.streaming import records_of
 from simulations.engine.virtual_clients import virtual_clients
 from simulations.settings import Settings
-from simulations.tasks import load_task
+from simulations.tasks import Task, load_task
 
 app = ClientApp()
 
@@ -37,8 +39,7 @@ def train(message: Message, context: Context) -> Message:
     """Train the received model on this client's data."""
     # The workers share the cores among them; and more threads may sum in another order.
     torch.set_num_threads(1)
-    settings = Settings.from_run_config(context.run_config)
-    task = load_task(settings.task, settings.task_settings)
+    task = _task(tuple(context.run_config.items()))
     (config,) = records_of(message.content, ConfigRecord)
     (model,) = records_of(message.content, ArrayRecord)
     trained = task.local_update(
@@ -48,6 +49,13 @@ def train(message: Message, context: Context) -> Message:
     )
     metrics = MetricRecord({"num-examples": 1})
     return Message(RecordDict({"arrays": trained, "metrics": metrics}), reply_to=message)
+
+
+@lru_cache(maxsize=4)
+def _task(run_config: tuple[tuple[str, Any], ...]) -> Task:
+    """Return the task of a run config, which is read once for all clients of a worker."""
+    settings = Settings.from_run_config(dict(run_config))
+    return load_task(settings.task, settings.task_settings)
 
 
 @app.query()

@@ -247,7 +247,7 @@ class _TreeMemory:
         self._thread.start()
 
     def _sample(self) -> None:
-        while not self._end.wait(0.5):
+        while not self._end.wait(2.0):
             self.peak = max(self.peak, self._now())
 
     def _now(self) -> float:
