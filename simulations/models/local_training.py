@@ -8,7 +8,7 @@ With :math:`F` the average loss on the client's examples, :math:`\theta_0` the r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -16,6 +16,9 @@ from torch import nn
 from flwr_sdp import KeystreamGenerator, _validate
 from simulations.data.partition import permutation
 from simulations.tasks.task import LocalTraining
+
+Gradients = Sequence[torch.Tensor | None]
+Step = Callable[[Gradients], None]
 
 OPTIMIZERS = ("sgd", "adam")
 """Their names in a run config."""
@@ -44,8 +47,8 @@ def train(
     if not len(labels):
         return
     network.train()
-    optimizer = _optimizer(network, training)
     parameters = list(network.parameters())
+    step = _step(parameters, training)
     stepsize = training.proximal_stepsize
     start = [] if stepsize is None else [weights.detach().clone() for weights in parameters]
     batches = _batches(len(labels), training.batch_size, rng)
@@ -53,29 +56,48 @@ def train(
         chosen = next(batches)
         if chosen is not None:
             chosen = chosen.to(labels.device)
-        optimizer.zero_grad()
         scores = network(inputs if chosen is None else inputs[chosen])
         loss = nn.functional.cross_entropy(scores, labels if chosen is None else labels[chosen])
-        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         if stepsize is not None:
-            _add_proximal_gradient(parameters, start, stepsize)
-        optimizer.step()
+            _add_proximal_gradient(parameters, gradients, start, stepsize)
+        step(gradients)
 
 
-def _optimizer(network: nn.Module, training: LocalTraining) -> torch.optim.Optimizer:
+def _step(parameters: list[nn.Parameter], training: LocalTraining) -> Step:
+    """Return what moves the parameters along their gradients."""
     name = _validate.choice("local-optimizer", training.optimizer, OPTIMIZERS)
-    make = torch.optim.SGD if name == "sgd" else torch.optim.Adam
-    return make(network.parameters(), lr=training.learning_rate)
+    if name == "sgd":  # one line; torch's takes longer than the gradients of a small network
+        return lambda gradients: _descend(parameters, gradients, training.learning_rate)
+    optimizer = torch.optim.Adam(parameters, lr=training.learning_rate)
+
+    def step(gradients: Gradients) -> None:
+        for weights, gradient in zip(parameters, gradients, strict=True):
+            weights.grad = gradient
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _descend(parameters: list[nn.Parameter], gradients: Gradients, learning_rate: float) -> None:
+    with torch.no_grad():
+        for weights, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:  # weights that play no part stay where they are
+                weights.sub_(gradient, alpha=learning_rate)
 
 
 def _add_proximal_gradient(
-    parameters: list[nn.Parameter], start: list[torch.Tensor], stepsize: float
+    parameters: list[nn.Parameter],
+    gradients: Gradients,
+    start: list[torch.Tensor],
+    stepsize: float,
 ) -> None:
     """Add the gradient of the proximal term: cheaper than to differentiate it."""
     with torch.no_grad():
-        for weights, before in zip(parameters, start, strict=True):
-            if weights.grad is not None:  # weights that play no part stay where they are
-                weights.grad.add_(weights - before, alpha=1.0 / stepsize)
+        for weights, gradient, before in zip(parameters, gradients, start, strict=True):
+            if gradient is not None:
+                gradient.add_(weights - before, alpha=1.0 / stepsize)
 
 
 def _batches(
