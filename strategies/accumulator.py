@@ -20,8 +20,8 @@ from flwr_sdp import npy
 from flwr_sdp.randomness import KeystreamGenerator
 from flwr_sdp.released import Selection
 
-# Coordinates handled at a time: they stay in the cache, and OpenBLAS hands dot products of more than
-# 10,000 numbers to threads, which then wait for each other on a busy machine.
+# Coordinates handled at a time: they stay in the cache, and OpenBLAS hands dot products of more
+# than 10,000 numbers to threads, which then wait for each other on a busy machine.
 _CHUNK = 8_192
 
 
