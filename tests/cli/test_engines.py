@@ -177,6 +177,8 @@ def test_the_run_ends_with_the_command(tmp_path, number):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "100"},
+        # A shell's background job ignores interrupts, and hands that on to what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
