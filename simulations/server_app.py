@@ -39,8 +39,8 @@ def main(grid: Grid, context: Context) -> None:
 def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
     """Train on any grid; return the final accuracy and the privacy report."""
     task = load_task(settings.task, settings.task_settings)
-    strategy = check_run(settings, task)
     model = task.initial_model()
+    strategy = check_run(settings, model)
     recorder = _Recorder(task, strategy, settings)
     run = strategy.resume if settings.resume and strategy.checkpoints else strategy.start
     try:
@@ -69,7 +69,7 @@ def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
     return recorder.accuracy, report
 
 
-def check_run(settings: Settings, task: Task) -> ClipAndNoise:
+def check_run(settings: Settings, model: ArrayRecord) -> ClipAndNoise:
     """Return the strategy of a run, or say what keeps it from running; nothing is written.
 
     Raises
@@ -78,7 +78,7 @@ def check_run(settings: Settings, task: Task) -> ClipAndNoise:
         If settings that are each in range do not go together.
     """
     _check_projection(settings)
-    return _strategy(settings, task.initial_model())
+    return _strategy(settings, model)
 
 
 def _strategy(settings: Settings, model: ArrayRecord) -> ClipAndNoise:

@@ -379,7 +379,7 @@ class ClipAndNoise(Strategy):
         self.selection.released(formats_of(arrays))  # it fits the model, or nobody is asked
         self._journal.open(
             server_round,
-            self._settings(arrays),
+            lambda: self._settings(arrays),
             0 if self.accountant is None else self.accountant.num_releases,
             lambda ledger: self._snapshot(0, arrays, ledger),
         )

@@ -37,7 +37,7 @@ class Journal:
     def open(
         self,
         server_round: int,
-        settings: dict[str, Any],
+        settings: Callable[[], dict[str, Any]],
         charged_elsewhere: int,
         take_snapshot: TakeSnapshot,
     ) -> None:
@@ -56,7 +56,7 @@ class Journal:
                     "accountant must be new when checkpoints are written, or the ledger would not "
                     f"have all its charges; got one with {charged_elsewhere} releases"
                 )
-            self._ledger = Ledger(settings=settings)
+            self._ledger = Ledger(settings=settings())
             self.checkpoints.begin(take_snapshot(self._ledger))
         if server_round != self._ledger.completed_round + 1:
             raise ValueError(

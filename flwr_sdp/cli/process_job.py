@@ -9,9 +9,25 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 _PATIENCE = 10.0
+
+
+def end_group(process: subprocess.Popen[Any]) -> None:
+    """End a process that leads a session, and what it started.
+
+    On Windows, which has no groups, the process alone.
+    """
+    for name, end in (("SIGTERM", process.terminate), ("SIGKILL", process.kill)):
+        if hasattr(os, "killpg"):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, getattr(signal, name))
+        else:
+            end()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_PATIENCE)
+            return
 
 
 class ProcessJob:
@@ -48,16 +64,8 @@ class ProcessJob:
         return f"exit status {status}" if status > 0 else f"ended by signal {-status}"
 
     def stop(self) -> None:
-        """End the process and what it started; on Windows, without groups, the process alone."""
-        for name, end in (("SIGTERM", self._process.terminate), ("SIGKILL", self._process.kill)):
-            if hasattr(os, "killpg"):
-                with suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, getattr(signal, name))
-            else:
-                end()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=_PATIENCE)
-                return
+        """End the process and what it started."""
+        end_group(self._process)
 
     def close(self) -> None:
         """End it if it has not ended."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flwr_sdp._files import write_whole
 from flwr_sdp.cli.metrics import read_rows
 from flwr_sdp.cli.runs import Run, is_privacy_key
 
@@ -43,12 +44,11 @@ def write_results(runs: Sequence[Run], keys: Sequence[str], path: Path) -> None:
         for row in read_rows(run.metrics):
             columns.update(dict.fromkeys(row))
             rows.append({**row, **facts})
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*head, *(name for name in columns if name not in head)])
-        writer.writeheader()
-        writer.writerows(rows)
-    aside.replace(path)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [*head, *(name for name in columns if name not in head)])
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def _facts(run: Run, keys: Sequence[str]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.process_job import end_group
 
 _START_TIMEOUT = 60.0
 _START_ATTEMPTS = 3
@@ -163,18 +163,8 @@ class LocalSuperLink:
 
     def _stop(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        for sign in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, sign)
-            except ProcessLookupError:
-                break
-            try:
-                process.wait(timeout=10.0)
-            except subprocess.TimeoutExpired:
-                continue
-        process.wait()
+        if process is not None:
+            end_group(process)
 
 
 def _environment(home: str, http_port: int, control_port: int) -> dict[str, str]:

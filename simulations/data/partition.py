@@ -58,8 +58,9 @@ def partition(settings: TaskSettings, labels: NDArray[np.int64], *, shuffled: bo
             f"examples-per-client must say how many examples a client has, for partition = {kind!r}"
         )
     size = _validate.integer("examples-per-client", size, minimum=1, maximum=count)
-    drawn = Fresh if kind == "fresh" else Sampled
-    return drawn(count=count, size=size, num_clients=clients, seed=seed)
+    return Drawn(
+        count=count, size=size, num_clients=clients, seed=seed, every_round=kind == "fresh"
+    )
 
 
 class Deal:
@@ -88,40 +89,12 @@ class Deal:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fresh:
-    """New examples for each client in each round, drawn from all without replacement.
+class Drawn:
+    """Examples drawn for each client from all, without replacement; clients can share some.
 
-    "In each round, we randomly sample B sets of m images" (Bhowmick et al., arXiv:1812.00984v2,
-    section "Fitting deep models tabula rasa"). The sets are independent, and can overlap.
-
-    Attributes
-    ----------
-    count : int
-        Examples in the training set.
-    size : int
-        Examples of a client.
-    num_clients, seed : int
-        The run's.
-    """
-
-    count: int
-    size: int
-    num_clients: int
-    seed: int
-
-    def examples(self, client: int, server_round: int) -> Indices:
-        """Return what the client draws in a round."""
-        client = _checked(client, self.num_clients)
-        return sample(
-            self.count, self.size, seeded_generator(self.seed, "fresh", server_round, client)
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sampled:
-    """Examples drawn once for each client from all, without replacement; clients can share some.
-
-    Nothing is kept of the population: a million clients can stand on a small data set.
+    Nothing is kept of the population: a million clients can stand on a small data set. Anew in each
+    round, it is the paper's way: "In each round, we randomly sample B sets of m images" (Bhowmick
+    et al., arXiv:1812.00984v2, section "Fitting deep models tabula rasa").
 
     Attributes
     ----------
@@ -131,17 +104,21 @@ class Sampled:
         Examples of a client.
     num_clients, seed : int
         The run's.
+    every_round : bool
+        Whether a client draws anew in each round, or once.
     """
 
     count: int
     size: int
     num_clients: int
     seed: int
+    every_round: bool
 
     def examples(self, client: int, server_round: int) -> Indices:
-        """Return the client's examples, in every round the same."""
+        """Return what the client draws."""
         client = _checked(client, self.num_clients)
-        return sample(self.count, self.size, seeded_generator(self.seed, "sampled", client))
+        key = ("fresh", server_round, client) if self.every_round else ("sampled", client)
+        return sample(self.count, self.size, seeded_generator(self.seed, *key))
 
 
 class Dirichlet:

@@ -30,7 +30,8 @@ def main() -> None:
         for each in config:
             settings = Settings.from_run_config(each)
             # Files are the same for every seed: those of one are read, and no more.
-            check_run(settings, load_task(settings.task, replace(settings.task_settings, seed=0)))
+            task = load_task(settings.task, replace(settings.task_settings, seed=0))
+            check_run(settings, task.initial_model())
         return
     enter_run()
     settings = Settings.from_run_config(config)

@@ -130,19 +130,16 @@ class SeparatedOnCube:
 
 def direction_facts(direction: PrivUnit) -> dict[str, Any]:
     """Return the parameters of a PrivUnit and its exact loss."""
-    return {
-        "cap_threshold": direction.cap_threshold,
-        "epsilon_flip": direction.epsilon_flip,
-        "epsilon_cap": direction.epsilon_cap,
-        "epsilon_direction": direction.epsilon,
-        "scale": direction.scale,
-    }
+    return {"cap_threshold": direction.cap_threshold, **_losses(direction)}
 
 
 def cube_facts(direction: PrivUnitInfinity) -> dict[str, Any]:
     """Return the parameters of a PrivUnitInfinity and its exact loss."""
+    return {"agreement_threshold": direction.agreement_threshold, **_losses(direction)}
+
+
+def _losses(direction: PrivUnit | PrivUnitInfinity) -> dict[str, Any]:
     return {
-        "agreement_threshold": direction.agreement_threshold,
         "epsilon_flip": direction.epsilon_flip,
         "epsilon_cap": direction.epsilon_cap,
         "epsilon_direction": direction.epsilon,
