@@ -20,8 +20,16 @@ from simulations.tasks.task import LocalTraining
 Gradients = Sequence[torch.Tensor | None]
 Step = Callable[[Gradients], None]
 
+Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+"""From a network, inputs and labels to the average loss."""
+
 OPTIMIZERS = ("sgd", "adam")
 """Their names in a run config."""
+
+
+def cross_entropy(network: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the average cross-entropy of the network's scores."""
+    return nn.functional.cross_entropy(network(inputs), labels)
 
 
 def train(
@@ -30,24 +38,27 @@ def train(
     labels: torch.Tensor,
     training: LocalTraining,
     rng: KeystreamGenerator,
+    loss: Loss = cross_entropy,
 ) -> None:
-    """Take gradient steps of the cross-entropy, from the weights that `network` has, in place.
+    """Take gradient steps of the loss, from the weights that `network` has, in place.
 
     Parameters
     ----------
     network : Module
-        The model; all its parameters are trained.
+        The model; all its parameters that require a gradient are trained.
     inputs, labels : Tensor
         The client's examples, on the device of the network. Without any, nothing happens.
     training : LocalTraining
         How many steps of what. The optimizer begins anew: a client keeps no state.
     rng : KeystreamGenerator
         Which examples come together where ``batch_size`` says that not all do.
+    loss : callable
+        What is minimised.
     """
     if not len(labels):
         return
     network.train()
-    parameters = list(network.parameters())
+    parameters = [weights for weights in network.parameters() if weights.requires_grad]
     step = _step(parameters, training)
     stepsize = training.proximal_stepsize
     start = [] if stepsize is None else [weights.detach().clone() for weights in parameters]
@@ -56,9 +67,12 @@ def train(
         chosen = next(batches)
         if chosen is not None:
             chosen = chosen.to(labels.device)
-        scores = network(inputs if chosen is None else inputs[chosen])
-        loss = nn.functional.cross_entropy(scores, labels if chosen is None else labels[chosen])
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        value = loss(
+            network,
+            inputs if chosen is None else inputs[chosen],
+            labels if chosen is None else labels[chosen],
+        )
+        gradients = torch.autograd.grad(value, parameters, allow_unused=True)
         if stepsize is not None:
             _add_proximal_gradient(parameters, gradients, start, stepsize)
         step(gradients)

@@ -10,6 +10,7 @@ from torch import nn
 
 from flwr_sdp import npy
 from simulations.models.device import device
+from simulations.models.torch_model import trained
 
 
 class SharedNetwork:
@@ -17,23 +18,22 @@ class SharedNetwork:
 
     Building a network and reading a model cost more than to train a small one. The network is built
     once, and a model that comes again (every client of a round gets the same) is read once. Nothing
-    is carried over: all of the state, buffers included, is overwritten each time.
+    is carried over: all that training changes, buffers included, is overwritten each time.
 
     Parameters
     ----------
     build : callable
-        Makes the network; its weights do not matter.
+        Makes the network; the weights it is made with matter where they are frozen.
     """
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._network = build().to(device())
-        # Tensors of the network itself: what is written to them is in the network.
-        self._state: dict[str, torch.Tensor] = dict(self._network.state_dict())
+        self._state = trained(self._network)
         self._bytes: dict[str, bytes] = {}
         self._read: dict[str, torch.Tensor] = {}
 
     def become(self, model: ArrayRecord) -> nn.Module:
-        """Return the network with the state of `model`.
+        """Return the network with the weights of `model`.
 
         Raises
         ------

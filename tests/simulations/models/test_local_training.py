@@ -45,6 +45,23 @@ def weights_of(network):
     return nn.utils.parameters_to_vector(network.parameters()).detach().numpy().copy()
 
 
+def test_another_loss_is_minimised_by_what_is_not_frozen():
+    """One step of least squares is worked out by hand; the bias is frozen, and stays."""
+    network, (inputs, _) = softmax_regression(classes=1), examples()
+    network.bias.requires_grad_(False)
+    bias, start = network.bias.clone(), network.weight.detach().clone()
+    targets = inputs[:, :1] - 2.0
+
+    def squares(network, inputs, targets):
+        return ((network(inputs) - targets) ** 2).mean()
+
+    train(network, inputs, targets, training(), seeded_generator(0), squares)
+    error = inputs @ start.T + bias - targets
+    gradient = 2.0 * (error.T @ inputs) / len(inputs)
+    torch.testing.assert_close(network.weight.detach(), start - 0.1 * gradient)
+    assert torch.equal(network.bias, bias)
+
+
 def loss_and_gradient(vector, inputs, labels):
     """Return the average cross-entropy of softmax regression, written in NumPy."""
     x, y = inputs.numpy(), labels.numpy()

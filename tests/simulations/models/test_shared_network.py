@@ -40,6 +40,33 @@ def test_what_is_sent_is_what_flower_would_send():
         assert array.data == other.data
 
 
+def test_what_is_frozen_is_not_sent():
+    """Neither weights nor the statistics of a frozen layer; a tied weight goes once."""
+    network = nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+    )
+    network[4].weight = network[2].weight
+    network[0].requires_grad_(False)
+    network[1].requires_grad_(False)
+    assert list(dump(network)) == [
+        "2.weight", "2.bias", "3.weight", "3.bias", "3.running_mean", "3.running_var",
+        "3.num_batches_tracked", "4.bias",
+    ]  # fmt: skip
+
+
+def test_frozen_weights_stay_and_the_others_become_the_model():
+    def half_frozen():
+        network = build()
+        network[0].requires_grad_(False)
+        return network
+
+    shared = SharedNetwork(lambda: seeded(half_frozen, 5))
+    frozen = seeded(half_frozen, 5)[0].weight
+    network = shared.become(dump(seeded(half_frozen, 6)))
+    assert torch.equal(network[0].weight, frozen)
+    assert torch.equal(network[2].weight, seeded(half_frozen, 6)[2].weight)
+
+
 def test_tensors_that_are_not_contiguous_are_written():
     network = nn.Linear(3, 2)
     network.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2).T)
