@@ -38,20 +38,20 @@ class Final:
     central_epsilon: float | None
 
 
-def accuracy_curves(results: Results) -> list[Curve]:
-    """Return accuracy against rounds, for each level of privacy."""
-    return _curves(results.private, lambda run: run.accuracy)
+def private_curves(results: Results) -> list[Curve]:
+    """Return the metric against rounds, for each level of privacy."""
+    return _curves(results.private, lambda run: run.scores)
 
 
 def baseline_curves(results: Results) -> list[Curve]:
-    """Return accuracy against rounds without privacy, one curve but for what else was varied."""
-    return _curves(_distinct_baselines(results), lambda run: run.accuracy)
+    """Return the metric against rounds without privacy, one curve but for what else was varied."""
+    return _curves(_distinct_baselines(results), lambda run: run.scores)
 
 
 def gap_curves(results: Results) -> list[Curve]:
     """Return, for each level, how far it is from the non-private model, by round.
 
-    The gap of a trial at a round is the accuracy of the *final* non-private model of the same
+    The gap of a trial at a round is the metric of the *final* non-private model of the same
     trial minus its own at that round. Trials without a baseline are left out.
     """
 
@@ -59,7 +59,7 @@ def gap_curves(results: Results) -> list[Curve]:
         baseline = baseline_of(run, results)
         if baseline is None:
             return {}
-        return {number: baseline.final - value for number, value in run.accuracy.items()}
+        return {number: baseline.final - value for number, value in run.scores.items()}
 
     return _curves(results.private, gaps)
 

@@ -10,18 +10,18 @@ from typing import Any
 from flwr_sdp.cli import figure_style as style
 from flwr_sdp.cli.curves import (
     Curve,
-    accuracy_curves,
     baseline_curves,
     baseline_finals,
     finals,
     gap_curves,
     mean_and_error,
+    private_curves,
 )
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.labels import baseline_label, level_label
 from flwr_sdp.cli.trials import EPSILON, Level, Results
 
-_ACCURACY = "accuracy on held-out data"
+_HELD_OUT = "on held-out data"
 _EPSILON_AXIS = "ε₁, the budget of the direction"
 _SPREAD = 0.12  # of a box's width, between the points over it
 
@@ -41,7 +41,7 @@ def draw_gap(results: Results, path: Path) -> Path:
             "made with --no-baseline)"
         )
     figure, axes = style.new_axes(
-        _title(results, "accuracy gap", curves, "bands"),
+        _title(results, "gap", curves, "bands"),
         "round",
         "gap to the final model without privacy",
         wide=True,
@@ -54,10 +54,10 @@ def draw_gap(results: Results, path: Path) -> Path:
 
 
 def draw_accuracy(results: Results, path: Path) -> Path:
-    """Draw accuracy against rounds, with and without privacy."""
-    curves, baselines = accuracy_curves(results), baseline_curves(results)
+    """Draw the metric against rounds, with and without privacy."""
+    curves, baselines = private_curves(results), baseline_curves(results)
     figure, axes = style.new_axes(
-        _title(results, "accuracy", [*curves, *baselines], "bands"), "round", _ACCURACY, wide=True
+        _title(results, "", [*curves, *baselines], "bands"), "round", _axis(results), wide=True
     )
     for curve, line in zip(baselines, _cycle(style.LINE_STYLES, len(baselines)), strict=True):
         style.draw_curve(
@@ -76,7 +76,7 @@ def draw_accuracy(results: Results, path: Path) -> Path:
 
 
 def draw_frontier(results: Results, path: Path) -> Path:
-    """Draw final accuracy against epsilon, with standard errors.
+    """Draw the final metric against epsilon, with standard errors.
 
     Raises
     ------
@@ -94,9 +94,9 @@ def draw_frontier(results: Results, path: Path) -> Path:
         point = (float(dict(final.level)[EPSILON]), *mean_and_error(final.values))
         lines.setdefault(level_label(final.level, others), []).append(point)
     figure, axes = style.new_axes(
-        _title(results, "accuracy after the last round", made, "bars"),
+        _title(results, "after the last round", made, "bars"),
         _EPSILON_AXIS,
-        _ACCURACY,
+        _axis(results),
         wide=len(lines) > 1 or bool(results.baselines),
     )
     _draw_baseline_bands(axes, results)
@@ -122,7 +122,7 @@ def draw_frontier(results: Results, path: Path) -> Path:
 
 
 def draw_box(results: Results, path: Path) -> Path:
-    """Draw the spread of final accuracy over the trials, a box for each level.
+    """Draw the spread of the final metric over the trials, a box for each level.
 
     Raises
     ------
@@ -144,9 +144,9 @@ def draw_box(results: Results, path: Path) -> Path:
         )
         colours.append(style.NO_PRIVACY)
     figure, axes = style.new_axes(
-        _title(results, "accuracy after the last round", made, None),
+        _title(results, "after the last round", made, None),
         "",
-        _ACCURACY,
+        _axis(results),
         wide=len(boxes) > 5,
     )
     drawn = axes.boxplot(
@@ -232,8 +232,12 @@ def _epsilon_axis(axes: Any, epsilons: Sequence[float]) -> None:
         axes.tick_params(axis="x", rotation=45)
 
 
+def _axis(results: Results) -> str:
+    return f"{results.metric} {_HELD_OUT}"
+
+
 def _title(results: Results, what: str, drawn: Sequence[Any], errors: str | None) -> str:
-    """Return the title: the data by the name the task gives it, and how many trials there are."""
+    """Return the title: data and model by the task's name for them, and how many trials."""
     counts = {item.trials if isinstance(item, Curve) else len(item.values) for item in drawn}
     if counts == {1}:
         trials = "single seed"
@@ -245,7 +249,7 @@ def _title(results: Results, what: str, drawn: Sequence[Any], errors: str | None
     epsilon = dict(results.private[0].level).get(EPSILON)
     if EPSILON not in results.varied and epsilon:
         fixed = f", ε₁ = {float(epsilon):g}"
-    return f"{data}{fixed}\n{what} ({trials})"
+    return f"{data}{fixed}\n{results.metric} {what}".rstrip() + f" ({trials})"
 
 
 def _cycle(items: Sequence[str], count: int) -> list[str]:

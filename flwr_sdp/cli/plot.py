@@ -11,12 +11,14 @@ from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.figures import FIGURES
 from flwr_sdp.cli.folders import shown
 from flwr_sdp.cli.streams import draw_streams
-from flwr_sdp.cli.trials import is_stream, read_results
+from flwr_sdp.cli.trials import ACCURACY, is_stream, read_results
 
 _SUFFIX = ".png"
 
 
-def show(folders: Sequence[Path], *, kind: str | None, output: Path | None) -> None:
+def show(
+    folders: Sequence[Path], *, kind: str | None, output: Path | None, metric: str = ACCURACY
+) -> None:
     """Draw one kind of figure, or all that the results allow, and print where they are.
 
     Raises
@@ -27,16 +29,24 @@ def show(folders: Sequence[Path], *, kind: str | None, output: Path | None) -> N
     if kind is not None and kind not in FIGURES:
         raise CommandError(f"--kind must be one of {', '.join(FIGURES)}; got {kind!r}")
     if any(is_stream(folder) for folder in folders):
-        pictures = _streams(folders, kind=kind, output=output)
+        if len(folders) > 1 or kind is not None or output is not None or metric != ACCURACY:
+            raise CommandError(
+                "the results of a stream are drawn one folder at a time, without other options"
+            )
+        pictures = draw_streams(folders[0])
     else:
-        pictures = draw(folders, kind=kind, output=output)
+        pictures = draw(folders, kind=kind, output=output, metric=metric)
     console = Console()
     for picture in pictures:
         console.print(f"picture  {shown(picture)}", highlight=False, soft_wrap=True)
 
 
 def draw(
-    folders: Sequence[Path], *, kind: str | None = None, output: Path | None = None
+    folders: Sequence[Path],
+    *,
+    kind: str | None = None,
+    output: Path | None = None,
+    metric: str = ACCURACY,
 ) -> list[Path]:
     """Draw figures from the tables in these folders, and return the pictures.
 
@@ -48,6 +58,8 @@ def draw(
         One of :data:`~flwr_sdp.cli.figures.FIGURES`; None for all that the results allow.
     output : Path or None
         A picture for one kind, or a folder; by default the folder of the results.
+    metric : str
+        What is drawn, a column of the table; any but accuracy is part of a picture's name.
 
     Raises
     ------
@@ -59,23 +71,15 @@ def draw(
         raise CommandError(f"--output {output} is one picture: say which with --kind")
     if output is None and len(folders) > 1:
         raise CommandError("--output must say where the pictures of several folders go")
-    results = read_results(folders)
+    results = read_results(folders, metric)
     target = folders[0] if output is None else output
+    ending = _SUFFIX if metric == ACCURACY else f"-{metric}{_SUFFIX}"
     if kind is not None:
-        return [FIGURES[kind](results, target if is_picture else target / f"{kind}{_SUFFIX}")]
+        return [FIGURES[kind](results, target if is_picture else target / f"{kind}{ending}")]
     pictures = []
     for name, figure in FIGURES.items():
         try:
-            pictures.append(figure(results, target / f"{name}{_SUFFIX}"))
+            pictures.append(figure(results, target / f"{name}{ending}"))
         except CommandError:
             continue  # there is nothing of this kind in the results
     return pictures
-
-
-def _streams(folders: Sequence[Path], *, kind: str | None, output: Path | None) -> list[Path]:
-    """Draw what a stream has, which is of no other kind."""
-    if len(folders) > 1 or kind is not None or output is not None:
-        raise CommandError(
-            "the results of a stream are drawn one folder at a time, without --kind and --output"
-        )
-    return draw_streams(folders[0])

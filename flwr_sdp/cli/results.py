@@ -55,7 +55,7 @@ def _facts(run: Run, keys: Sequence[str]) -> dict[str, Any]:
     task = run.config.get("task", "")
     return {
         "task": task,
-        "data": _data_of(run) or task,
+        "data": data_name(run.report) or task,
         "privacy": "none" if run.baseline else "private",
         **{
             key: "" if run.baseline and is_privacy_key(key) else run.config.get(key, "")
@@ -66,10 +66,13 @@ def _facts(run: Run, keys: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _data_of(run: Run) -> str:
-    """Return what the task calls its data, which names a stand-in as one."""
+def data_name(report: Path) -> str:
+    """Return what the task calls its data and model, which names a stand-in as one.
+
+    Empty where there is no report, or one that does not say.
+    """
     try:
-        report = json.loads(run.report.read_text(encoding="utf-8"))
+        facts = json.loads(report.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ""
-    return str(report.get("data") or "") if isinstance(report, dict) else ""
+    return str(facts.get("data") or "") if isinstance(facts, dict) else ""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flwr_sdp.cli import figure_style as style
 from flwr_sdp.cli.metrics import read_rows
+from flwr_sdp.cli.results import data_name
 
 _PRIVATE, _BASELINE = "private", "no privacy (same seeds)"
 _COLOURS = {_PRIVATE: style.PRIVATE, _BASELINE: style.NO_PRIVACY}
@@ -21,9 +22,7 @@ def draw_run(run_dir: Path) -> Path | None:
     curves = {label: _accuracy(run_dir / name) for label, name in files.items()}
     if not any(curves.values()):
         return None
-    figure, axes = style.new_axes(
-        _title(run_dir / "config.toml"), "round", "accuracy on held-out data"
-    )
+    figure, axes = style.new_axes(_title(run_dir), "round", "accuracy on held-out data")
     for label, curve in curves.items():
         if curve:
             rounds, accuracy = zip(*curve, strict=True)
@@ -34,19 +33,21 @@ def draw_run(run_dir: Path) -> Path | None:
                 label=f"{label}: {accuracy[-1]:.3f}",
                 lw=1.8,
             )
-    axes.set_ylim(0.0, 1.02)
+    highest = max(value for curve in curves.values() for _, value in curve)
+    axes.set_ylim(0.0, min(1.02, 1.25 * highest) or 1.0)
     style.round_axis(axes)
     axes.legend(loc="lower right", frameon=False)
     return style.save(figure, run_dir / "accuracy.png")
 
 
-def _title(config_file: Path) -> str:
-    config = tomllib.loads(config_file.read_text(encoding="utf-8"))
+def _title(run_dir: Path) -> str:
+    config = tomllib.loads((run_dir / "config.toml").read_text(encoding="utf-8"))
     try:
         direction, magnitude = config["sdp-epsilon-direction"], config["sdp-epsilon-magnitude"]
-        clients = f"{config['task']}, {config['num-clients']} clients"
+        name = data_name(run_dir / "report.json") or config["task"]
+        clients = f"{name}, {config['num-clients']} clients"
     except KeyError:  # an app that names its budgets otherwise
-        return config_file.parent.parent.name
+        return run_dir.parent.name
     return f"{clients}: ε₁ = {direction:g}, ε₂ = {magnitude:g} a report"
 
 

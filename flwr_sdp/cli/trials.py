@@ -14,6 +14,7 @@ from flwr_sdp.cli.metrics import last_known
 from flwr_sdp.cli.results import RESULTS
 
 EPSILON = "sdp-epsilon-direction"
+ACCURACY = "accuracy"
 _BEFORE_KEYS, _AFTER_KEYS = "privacy", "trial"
 Level = tuple[tuple[str, str], ...]
 
@@ -33,10 +34,10 @@ class Trial:
         Whether it trained with privacy.
     trial, seed : str
         Which repetition it is.
-    accuracy : dict
-        By round, where it was evaluated.
+    scores : dict
+        The metric by round, where it was evaluated.
     averaged : float or None
-        The accuracy of the average of the models, at the end.
+        That of the average of the models, at the end.
     central_epsilon : float or None
         At the end.
     """
@@ -46,14 +47,14 @@ class Trial:
     private: bool
     trial: str
     seed: str
-    accuracy: dict[int, float]
+    scores: dict[int, float]
     averaged: float | None
     central_epsilon: float | None
 
     @property
     def final(self) -> float:
-        """The accuracy after the last round."""
-        return self.accuracy[max(self.accuracy)]
+        """The metric after the last round."""
+        return self.scores[max(self.scores)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +63,7 @@ class Results:
 
     task: str
     data: str
+    metric: str
     keys: tuple[str, ...]
     private: tuple[Trial, ...]
     baselines: tuple[Trial, ...]
@@ -80,14 +82,21 @@ def is_stream(folder: Path) -> bool:
         return "iteration" in next(csv.reader(file), [])
 
 
-def read_results(folders: Sequence[Path]) -> Results:
+def read_results(folders: Sequence[Path], metric: str = ACCURACY) -> Results:
     """Read and merge the tables in these folders.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        What is merged.
+    metric : str
+        The column of what is compared.
 
     Raises
     ------
     CommandError
-        If one is missing, empty, or of other settings, another task or other data than the first,
-        or if two hold the same run.
+        If one is missing, empty, without the metric, or of other settings, another task or other
+        data than the first, or if two hold the same run.
     """
     tables: list[tuple[Path, list[dict[str, str]]]] = []
     keys: dict[str, None] = {}
@@ -96,7 +105,7 @@ def read_results(folders: Sequence[Path]) -> Results:
         path = _open_table(folder)
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            own = _keys_of(reader.fieldnames or (), path)
+            own = _keys_of(reader.fieldnames or (), path, metric)
             rows = list(reader)
         if folder != folders[0] and (EPSILON in own) != (EPSILON in keys):
             raise CommandError(f"only one of {folders[0]} and {folder} has a column {EPSILON}")
@@ -109,7 +118,7 @@ def read_results(folders: Sequence[Path]) -> Results:
     runs: list[Trial] = []
     for path, rows in tables:
         try:
-            runs += _trials(rows, list(keys), path)
+            runs += _trials(rows, list(keys), path, metric)
         except (ValueError, TypeError) as error:
             raise CommandError(f"{path} is not a table of results: {error}") from None
     if not any(run.private for run in runs):
@@ -126,6 +135,7 @@ def read_results(folders: Sequence[Path]) -> Results:
     return Results(
         task=task,
         data=data,
+        metric=metric,
         keys=tuple(keys),
         private=tuple(sorted(private, key=lambda run: _order(run.level))),
         baselines=tuple(run for run in runs if not run.private),
@@ -154,14 +164,20 @@ def _open_table(folder: Path) -> Path:
     return path
 
 
-def _keys_of(columns: Sequence[str], path: Path) -> list[str]:
-    missing = {"task", "data", _BEFORE_KEYS, _AFTER_KEYS, "seed", "round", "accuracy"} - {*columns}
+def _keys_of(columns: Sequence[str], path: Path, metric: str) -> list[str]:
+    missing = {"task", "data", _BEFORE_KEYS, _AFTER_KEYS, "seed", "round", ACCURACY} - {*columns}
     if missing:
         raise CommandError(f"{path} has no column {min(missing)!r}: it is not a table of results")
+    if metric not in columns:
+        raise CommandError(
+            f"--metric must be a column of {path}, such as {ACCURACY}; got {metric!r}"
+        )
     return list(columns[columns.index(_BEFORE_KEYS) + 1 : columns.index(_AFTER_KEYS)])
 
 
-def _trials(rows: Sequence[dict[str, str]], keys: Sequence[str], path: Path) -> list[Trial]:
+def _trials(
+    rows: Sequence[dict[str, str]], keys: Sequence[str], path: Path, metric: str
+) -> list[Trial]:
     groups: dict[tuple[bool, Level, str, str], list[dict[str, str]]] = {}
     for row in rows:
         # In one order: two tables may have the same keys in another.
@@ -172,8 +188,8 @@ def _trials(rows: Sequence[dict[str, str]], keys: Sequence[str], path: Path) -> 
         groups.setdefault((private, level, row["trial"], row["seed"]), []).append(row)
     found = []
     for (private, level, trial, seed), group in groups.items():
-        accuracy = {int(row["round"]): float(row["accuracy"]) for row in group if row["accuracy"]}
-        if accuracy:
+        scores = {int(row["round"]): float(row[metric]) for row in group if row[metric]}
+        if scores:
             found.append(
                 Trial(
                     source=path,
@@ -181,8 +197,8 @@ def _trials(rows: Sequence[dict[str, str]], keys: Sequence[str], path: Path) -> 
                     private=private,
                     trial=trial,
                     seed=seed,
-                    accuracy=accuracy,
-                    averaged=last_known(group, "averaged-accuracy"),
+                    scores=scores,
+                    averaged=last_known(group, f"averaged-{metric}"),
                     central_epsilon=last_known(group, "cdp-epsilon"),
                 )
             )

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from flwr_sdp.cli.app import app
 from flwr_sdp.cli.curves import (
-    accuracy_curves,
     baseline_curves,
     baseline_finals,
     finals,
     gap_curves,
     mean_and_error,
+    private_curves,
 )
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.trials import read_results
@@ -74,7 +74,7 @@ def test_the_gap_is_to_the_final_baseline_of_the_same_trial(tmp_path, epsilon):
 
 def test_accuracy_with_and_without_privacy(tmp_path):
     results = read_results([table(tmp_path, skip=(1, 3))])
-    found = accuracy_curves(results)
+    found = private_curves(results)
     assert [dict(c.level)["sdp-epsilon-direction"] for c in found] == ["500.0", "50.0"]
     runs = np.array([curve(seed, 500) for seed in (0, 1, 2)])[:, [0, 2, 4, 5]]
     assert found[0].rounds == [0, 2, 4, 5]  # rounds that were not evaluated are none
@@ -115,7 +115,7 @@ def test_tables_are_merged_by_level_and_seed(tmp_path):
         c.mean for c in gap_curves(read_results([table(tmp_path / "all")]))
     ]
     results = read_results([one, three])
-    assert [c.trials for c in accuracy_curves(results)] == [5, 2]
+    assert [c.trials for c in private_curves(results)] == [5, 2]
     assert baseline_curves(results)[0].trials == 5
     # The baseline of each table counts, once for a seed.
     assert (
@@ -128,13 +128,13 @@ def test_what_makes_no_difference_may_differ_between_folders(tmp_path):
     aside = {"engine": "local", "data-dir": "/elsewhere", "fail-fast": False, "num-nodes": 2}
     aside |= {"sweep": {"sdp-epsilon-direction": [500.0, 50.0]}, "sdp-epsilon-direction": 7.0}
     one, two = table(tmp_path / "one"), table(tmp_path / "two", seeds=(7,), config=aside)
-    assert [c.trials for c in accuracy_curves(read_results([one, two]))] == [4, 4]
+    assert [c.trials for c in private_curves(read_results([one, two]))] == [4, 4]
 
 
 def test_a_folder_without_its_settings_is_drawn_alone(tmp_path):
     one, two = table(tmp_path / "one"), table(tmp_path / "two", seeds=(7,))
     (two / "config.toml").unlink()
-    assert len(accuracy_curves(read_results([two]))) == 2
+    assert len(private_curves(read_results([two]))) == 2
     with pytest.raises(CommandError, match=r"cannot read .*two/config.toml"):
         read_results([one, two])
 
@@ -150,7 +150,7 @@ def swap_columns(folder):
 
 def test_the_order_of_columns_makes_no_level(tmp_path):
     one, two = table(tmp_path / "one"), swap_columns(table(tmp_path / "two", seeds=(7,)))
-    assert [c.trials for c in accuracy_curves(read_results([one, two]))] == [4, 4]
+    assert [c.trials for c in private_curves(read_results([one, two]))] == [4, 4]
     with pytest.raises(CommandError, match="both hold seed 0"):
         read_results([one, swap_columns(table(tmp_path / "three"))])
 
@@ -180,7 +180,7 @@ def test_trials_of_other_lengths_meet_where_all_have_rounds(tmp_path):
     text = (folder / "results.csv").read_text().splitlines()
     kept = [line for line in text if not ("private" in line and ",1,1,5," in line)]
     (folder / "results.csv").write_text("\n".join(kept) + "\n")
-    (found,) = accuracy_curves(read_results([folder]))
+    (found,) = private_curves(read_results([folder]))
     assert found.rounds == list(range(ROUNDS - 1))
 
 
@@ -230,14 +230,32 @@ def test_output_is_a_picture_or_a_folder(tmp_path):
     assert {path.name for path in folder.iterdir()} == {"results.csv", "config.toml"}
 
 
+def test_another_metric_is_drawn_beside_accuracy(tmp_path):
+    """Its numbers are those of its own column, and its pictures have names of their own."""
+    folder = table(tmp_path)
+    path = folder / "results.csv"
+    head, *rows = path.read_text().splitlines()
+    rows = [f"{row},{0.5 * float(row.split(',')[8])}" for row in rows]
+    path.write_text("\n".join([f"{head},top-5-accuracy", *rows]))
+    halves = private_curves(read_results([folder], "top-5-accuracy"))
+    for half, whole in zip(halves, private_curves(read_results([folder])), strict=True):
+        assert half.mean == pytest.approx([0.5 * value for value in whole.mean])
+    assert plot(folder, "--metric", "top-5-accuracy").exit_code == 0
+    assert {path.name for path in folder.glob("*.png")} == {
+        f"{kind}-top-5-accuracy.png" for kind in ("gap", "accuracy", "frontier", "box")
+    }
+
+
 def test_a_stream_is_drawn_by_its_own_figures(tmp_path, monkeypatch):
     from flwr_sdp.cli import plot as command
 
     (tmp_path / "results.csv").write_text("iteration,value\n0,1\n")
     monkeypatch.setattr(command, "draw_streams", lambda folder: [folder / "stream.png"])
     assert "stream.png" in plot(tmp_path).output
-    with pytest.raises(CommandError, match="drawn one folder at a time, without --kind"):
+    with pytest.raises(CommandError, match="drawn one folder at a time, without other"):
         plot(tmp_path, "--kind", "gap")
+    with pytest.raises(CommandError, match="drawn one folder at a time, without other"):
+        plot(tmp_path, "--metric", "loss")
 
 
 # ------------------------------------------------------------------ mistakes
@@ -250,6 +268,7 @@ def test_a_stream_is_drawn_by_its_own_figures(tmp_path, monkeypatch):
         ({"seeds": (0,)}, ["--kind", "box"], "no spread to draw"),
         ({"epsilons": (5.0,)}, ["--kind", "frontier"], "no frontier to draw"),
         ({"epsilons": ()}, [], "holds no private run that was evaluated"),
+        ({}, ["--metric", "f1"], "--metric must be a column of .*; got 'f1'"),
     ],
 )
 def test_what_cannot_be_drawn_is_said(tmp_path, options, arguments, message):
