@@ -39,6 +39,8 @@ def main(grid: Grid, context: Context) -> None:
 def run_training(grid: Grid, settings: Settings) -> tuple[float, PrivacyReport]:
     """Train on any grid; return the final accuracy and the privacy report."""
     task = load_task(settings.task, settings.task_settings)
+    if settings.output_dir is not None:
+        task.save(settings.output_dir)
     model = task.initial_model()
     strategy = check_run(settings, model)
     recorder = _Recorder(task, strategy, settings)
@@ -184,11 +186,13 @@ class _Recorder:
         self._first_round: int | None = None
         self._path: Path | None = None
         self._average: PolyakAverage | None = None
-        self._columns: tuple[str, ...] = self.COLUMNS
+        self._columns: tuple[str, ...] = (*self.COLUMNS, *task.metrics)
         if settings.output_dir is not None:
             self._path = settings.output_dir / f"{_stem(settings, 'metrics')}.csv"
         if settings.average_from is not None:
-            self._columns += ("averaged-accuracy", "averaged-loss")
+            self._columns += tuple(
+                f"averaged-{name}" for name in ("accuracy", "loss", *task.metrics)
+            )
             kept = None
             if settings.output_dir is not None and settings.checkpoint_keep:
                 kept = settings.output_dir / f"{_stem(settings, 'average')}.npz"
@@ -216,8 +220,8 @@ class _Recorder:
                 "of each are above, or they had not replied within round-timeout (fail-fast = "
                 "false goes on without them)"
             )
-        return MetricRecord({name: self._row[name] for name in ("accuracy", "loss")
-                             if name in self._row})  # fmt: skip
+        names = ("accuracy", "loss", *self._task.metrics)
+        return MetricRecord({name: self._row[name] for name in names if name in self._row})
 
     def finish(self) -> None:
         """Evaluate the last model of a run that ended before a round that is evaluated."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from flwr_sdp import SeparatedBudget, _validate
+from flwr_sdp import SeparatedBudget
 from flwr_sdp.privunit import RULES, Rule
+from simulations.config_reader import ConfigReader
 from simulations.data.partition import PARTITIONS
 from simulations.engine.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from simulations.models.local_training import OPTIMIZERS
-from simulations.tasks import LocalTraining, TaskSettings
+from simulations.tasks import LocalTraining, ModelSettings, TaskSettings
 
 _MAX_NODES = 10_000
-
-Option = TypeVar("Option", bound=str)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +63,7 @@ class Settings:
         ValueError
             Naming the first key that is missing or out of range.
         """
-        read = _Reader(config)
+        read = ConfigReader(config)
         num_clients = read.integer("num-clients", minimum=1)
         num_nodes = read.integer("num-nodes", minimum=0, maximum=num_clients) or num_clients
         if num_nodes > _MAX_NODES:
@@ -117,7 +115,7 @@ class Settings:
         return self.cohort_size or self.sampling_rate * self.num_clients
 
 
-def _task_settings(read: _Reader, num_clients: int) -> TaskSettings:
+def _task_settings(read: ConfigReader, num_clients: int) -> TaskSettings:
     return TaskSettings(
         num_clients=num_clients,
         seed=read.integer("seed", minimum=0),
@@ -134,55 +132,12 @@ def _task_settings(read: _Reader, num_clients: int) -> TaskSettings:
             batch_size=read.integer("local-batch-size", minimum=0) or None,
             proximal_stepsize=read.number("proximal-stepsize", minimum=0.0) or None,
         ),
+        model=ModelSettings(
+            weights=read.path("weights"),
+            width=read.integer("model-width", minimum=0) or None,
+            vocabulary_size=read.integer("vocabulary-size", minimum=0) or None,
+            sequence_length=read.integer("sequence-length", minimum=1),
+            trained_part=read.text("trained-part"),
+            adapter_rank=read.integer("adapter-rank", minimum=1),
+        ),
     )
-
-
-class _Reader:
-    """Typed access to a run config; every error names the key."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = config
-
-    def _value(self, key: str) -> Any:
-        if key not in self._config:
-            raise ValueError(f"{key} is missing from the run config")
-        return self._config[key]
-
-    def number(
-        self,
-        key: str,
-        *,
-        above: float = -math.inf,
-        below: float = math.inf,
-        minimum: float = -math.inf,
-        maximum: float = math.inf,
-    ) -> float:
-        return _validate.number(
-            key, self._value(key), above=above, below=below, minimum=minimum, maximum=maximum
-        )
-
-    def integer(self, key: str, *, minimum: int, maximum: int | None = None) -> int:
-        return _validate.integer(key, self._value(key), minimum=minimum, maximum=maximum)
-
-    def flag(self, key: str) -> bool:
-        value = self._value(key)
-        if not isinstance(value, bool):
-            raise ValueError(f"{key} must be true or false; got {value!r}")
-        return value
-
-    def text(self, key: str) -> str:
-        value = self._value(key)
-        if not isinstance(value, str):
-            raise ValueError(f"{key} must be a string; got {value!r}")
-        return value
-
-    def path(self, key: str) -> Path | None:
-        text = self.text(key)
-        return Path(text) if text else None
-
-    def choice(self, key: str, options: tuple[Option, ...]) -> Option:
-        value = self._value(key)
-        for option in options:
-            if value == option:
-                return option
-        raise ValueError(f"{key} must be one of {', '.join(map(repr, options))}; got {value!r}")

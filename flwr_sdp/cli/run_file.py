@@ -9,7 +9,7 @@ from typing import Any
 
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.folders import read_toml
-from flwr_sdp.cli.values import parse_set, parse_sweep, typed
+from flwr_sdp.cli.values import absolute_paths, parse_set, parse_sweep, typed
 
 STREAM = "stream"
 # Set by the launcher itself; an app without the first two cannot be followed.
@@ -17,7 +17,6 @@ OWN_KEYS = ("baseline", "output-dir")
 RESUME_KEY = "resume"
 OF_THE_LAUNCHER = ("trials", "engine", "sweep")
 _SEED = "seed"
-_DATA_DIR = "data-dir"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,11 +183,7 @@ def _trials(value: Any) -> int:
 
 
 def _value(key: str, value: Any, defaults: Mapping[str, Any]) -> Any:
-    value = typed(key, value, defaults)
-    if key == _DATA_DIR and value:
-        # The app runs in a folder of its own; a person means the one they are in.
-        value = str(Path(value).expanduser().absolute())
-    return value
+    return absolute_paths({key: typed(key, value, defaults)})[key]
 
 
 def _values(key: str, values: Any, defaults: Mapping[str, Any]) -> list[Any]:

@@ -6,9 +6,28 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from flwr_sdp.cli.errors import CommandError
+
+# Keys of a run config that are paths, unless they name a model of the hub.
+_PATHS = ("data-dir", "weights")
+_HUB = "hub:"
+
+
+def absolute_paths(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run config whose paths begin at the root.
+
+    The app runs in a folder of its own; a person means the one they are in.
+    """
+
+    def absolute(value: Any) -> Any:
+        if not isinstance(value, str) or not value or value.startswith(_HUB):
+            return value
+        return str(Path(value).expanduser().absolute())
+
+    return {key: absolute(value) if key in _PATHS else value for key, value in config.items()}
 
 
 def parse_value(text: str) -> Any:

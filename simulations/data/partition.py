@@ -14,7 +14,7 @@ from simulations.tasks.task import TaskSettings
 
 Indices = NDArray[np.intp]
 
-PARTITIONS = ("deal", "fresh", "sampled", "dirichlet")
+PARTITIONS = ("deal", "fresh", "sampled", "dirichlet", "natural")
 """Their names in a run config."""
 
 
@@ -50,6 +50,11 @@ def partition(settings: TaskSettings, labels: NDArray[np.int64], *, shuffled: bo
         if not shuffled:
             order = permutation(count, seeded_generator(seed, "deal"))
         return Deal(order, clients)
+    if kind == "natural":
+        raise ValueError(
+            "partition = 'natural' wants data with users; 'deal', 'fresh', 'sampled' and "
+            "'dirichlet' take any"
+        )
     if kind == "dirichlet":
         return Dirichlet(labels, clients, settings.dirichlet_alpha, seed)
     size = settings.examples_per_client

@@ -36,6 +36,34 @@ class LocalTraining:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSettings:
+    """What a run says about its model, where its task leaves a choice.
+
+    Attributes
+    ----------
+    weights : Path or None
+        Folder of pretrained weights; None for an untrained model. They say the sizes that follow.
+    width : int or None
+        Units of a hidden layer; None for the task's own.
+    vocabulary_size : int or None
+        Words that an untrained language model knows; None for the task's own.
+    sequence_length : int
+        Tokens of a sentence that a language model reads; the rest is cut off.
+    trained_part : str
+        What is trained of a model with frozen weights; empty for the task's own.
+    adapter_rank : int
+        Of low-rank adapters.
+    """
+
+    weights: Path | None = None
+    width: int | None = None
+    vocabulary_size: int | None = None
+    sequence_length: int = 32
+    trained_part: str = ""
+    adapter_rank: int = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TaskSettings:
     """What a run says about its task; a task is the same for equal settings.
 
@@ -59,6 +87,8 @@ class TaskSettings:
         For ``"dirichlet"``.
     training : LocalTraining
         How a client trains.
+    model : ModelSettings
+        Which model.
     """
 
     num_clients: int
@@ -70,6 +100,7 @@ class TaskSettings:
     partition: str = "deal"
     examples_per_client: int | None = None
     dirichlet_alpha: float = 0.5
+    model: ModelSettings = ModelSettings()
 
 
 class Task(Protocol):
@@ -80,10 +111,20 @@ class Task(Protocol):
     """
 
     data_name: str
-    """What figures call the data: a stand-in is named as one."""
+    """What figures call data and model: a stand-in is named as one."""
+
+    metrics: tuple[str, ...]
+    """What `evaluate` returns beside ``accuracy`` and ``loss``."""
 
     def initial_model(self) -> ArrayRecord:
-        """Return the model before training."""
+        """Return what is trained of the model, before training.
+
+        This alone is sent, to clients and back. What is frozen, whoever loads the task has.
+        """
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write what a model of the run cannot be used without, such as a vocabulary."""
         ...
 
     def local_update(self, model: ArrayRecord, *, client: int, server_round: int) -> ArrayRecord:

@@ -20,7 +20,7 @@ CHOICES = {
     "server-optimizer": "fedadam",
     "sdp-rule": "paper",
 }
-TEXTS = ["task", "output-dir", "data", "data-dir", *CHOICES]
+TEXTS = ["task", "output-dir", "data", "data-dir", "weights", "trained-part", *CHOICES]
 COUNTS = [
     "num-clients",
     "num-server-rounds",
@@ -34,6 +34,10 @@ COUNTS = [
     "projected-population",
     "checkpoint-keep",
     "sdp-cohort-size",
+    "model-width",
+    "vocabulary-size",
+    "sequence-length",
+    "adapter-rank",
 ]
 NUMBERS = [key for key in DEFAULTS if key not in [*FLAGS, *TEXTS, *COUNTS]]
 ZERO_MEANS_NONE = {
@@ -47,6 +51,8 @@ ZERO_MEANS_NONE_FOR_THE_TASK = {
     "examples-per-client": lambda task: task.examples_per_client,
     "local-batch-size": lambda task: task.training.batch_size,
     "proximal-stepsize": lambda task: task.training.proximal_stepsize,
+    "model-width": lambda task: task.model.width,
+    "vocabulary-size": lambda task: task.model.vocabulary_size,
 }
 MAY_BE_ZERO = [
     *ZERO_MEANS_NONE,

@@ -1,0 +1,1 @@
+"""Pretraining: without privacy, on public data, what private runs then refit."""
