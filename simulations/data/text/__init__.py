@@ -1,0 +1,1 @@
+"""Text of users: from its sources to the sentences that a language model is trained on."""
