@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,8 +12,10 @@ from torch import nn
 
 from flwr_sdp import npy
 
+Network = TypeVar("Network", bound=nn.Module)
 
-def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+
+def seeded(build: Callable[[], Network], seed: int) -> Network:
     """Build a module with weights drawn from `seed`; torch's global generator is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

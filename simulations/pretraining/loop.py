@@ -56,7 +56,7 @@ def pretrain(
             network.train()
             value = loss(network, *batch(rng))
             optimizer.zero_grad()
-            value.backward()
+            torch.autograd.backward(value)
             optimizer.step()
             schedule.step()
             losses.append(float(value.detach()))
