@@ -17,11 +17,11 @@ from flwr.app import (
     MessageType,
     RecordDict,
 )
-from numpy.typing import NDArray
 
 from flwr_sdp import _validate, marks
 from flwr_sdp.clients.caps import DeviceCaps
 from flwr_sdp.clients.ledger import DeviceLedger, LedgerError, LocalBudgetExhausted, Request
+from flwr_sdp.clients.privatize import privatize_vector
 from flwr_sdp.clients.records import ReplyFormat, array_records, metrics_named
 from flwr_sdp.clients.stored_reply import decode, encode
 from flwr_sdp.clients.update import UpdateLayout
@@ -80,8 +80,9 @@ class SeparatedDPMod:
         Names of metrics that may leave as they are. **They are not privatized.** Empty by default:
         loss, accuracy and example counts are numbers computed from the data.
     rng : callable, optional
-        Returns the generator for one report. **For tests only**: by default each report uses a new
-        secure generator, and anything else voids the guarantee.
+        Returns the generator for one report. **For tests and simulations only**: by default each
+        report uses a new secure generator, and anything else voids the guarantee, which the reply
+        then says. With a ``torch.Generator`` the update is privatized on the generator's device.
 
     Notes
     -----
@@ -118,7 +119,7 @@ class SeparatedDPMod:
         tied: Mapping[str, str] | None = None,
         ledger: DeviceLedger | None = None,
         released_metrics: Iterable[str] = (),
-        rng: Callable[[], KeystreamGenerator] = secure_generator,
+        rng: Callable[[], Any] = secure_generator,
     ) -> None:
         if budget is not None and not isinstance(budget, SeparatedBudget):
             raise ValueError(f"budget must be a SeparatedBudget; got {budget!r}")
@@ -200,10 +201,11 @@ class SeparatedDPMod:
         if not np.all(np.isfinite(update)):
             _log.warning("the update is not finite: a zero update is released in its place")
             update[...] = 0.0
-        private: NDArray[Any] = plan.mechanism.privatize(update, self._rng())
+        rng = self._rng()
+        private = privatize_vector(update, plan.mechanism, rng)
         del update
         answer = plan.format.reply(
-            plan.layout.apply(private), {**_marks(plan.mechanism), **metrics}
+            plan.layout.apply(private), {**_marks(plan.mechanism, rng), **metrics}
         )
         if plan.ledger is None:
             return answer
@@ -326,10 +328,12 @@ def _ledger(path: str, other: DeviceLedger | None) -> DeviceLedger:
         raise LedgerError(f"sdp-ledger: {error}") from error
 
 
-def _marks(mechanism: SeparatedMechanism) -> dict[str, float]:
-    """Return settings, not data: by these a server knows a private reply."""
+def _marks(mechanism: SeparatedMechanism, rng: Any) -> dict[str, float]:
+    """Return settings, not data: by these a server knows a private reply, and what it is worth."""
     event = mechanism.event
+    is_secure = rng is None or (isinstance(rng, KeystreamGenerator) and rng.is_secure)
     return {
+        **({} if is_secure else {marks.INSECURE_GENERATOR: 1.0}),
         marks.EPSILON_DIRECTION: event.epsilon_direction,
         marks.EPSILON_MAGNITUDE: event.epsilon_magnitude,
         marks.MAX_NORM: mechanism.magnitude.max_norm,

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_sdp import _validate
 from flwr_sdp.arrays import Array, is_tensor
@@ -108,6 +109,28 @@ def privatize_update(
         # A whole number that has changed, such as a count of batches, is data.
         arrays[name] = private[memory[name]] if name in memory else _zeros(array)
     return arrays if isinstance(update, Mapping) else list(arrays.values())
+
+
+def privatize_vector(update: NDArray[Any], mechanism: SeparatedMechanism, rng: Any) -> NDArray[Any]:
+    """Return a private view of one flat update, drawn where `rng` draws.
+
+    Parameters
+    ----------
+    update : ndarray
+        ``(dim,)``, float32 or float64, finite.
+    mechanism : SeparatedMechanism
+        The mechanism.
+    rng : generator
+        As for :meth:`flwr_sdp.SeparatedMechanism.privatize`. To the device of a ``torch.Generator``
+        the update goes once, is privatized there, and comes back.
+    """
+    torch = sys.modules.get("torch")
+    private: NDArray[Any]
+    if torch is None or not isinstance(rng, torch.Generator):
+        private = mechanism.privatize(update, rng)
+    else:
+        private = mechanism.privatize(torch.from_numpy(update).to(rng.device), rng).cpu().numpy()
+    return private
 
 
 def _privatize_parts(

@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_sdp.clients.records import array_records
 from flwr_sdp.clients.update import UpdateLayout
-from flwr_sdp.marks import MARKS, MAX_OUTPUT_NORM
+from flwr_sdp.marks import INSECURE_GENERATOR, MARKS, MAX_OUTPUT_NORM
 from flwr_sdp.released import Selection
 
 _WEIGHTS = ("num-examples", "num_examples")
@@ -190,6 +190,8 @@ def _check_values(content: RecordDict, allowed: set[str]) -> dict[str, Any]:
     assert numbers, "a mark of SeparatedDPMod is not a number"
     missing = [name for name in MARKS if name not in marks]
     assert not missing, f"the reply was not made by SeparatedDPMod: {missing} are missing"
+    is_secure = INSECURE_GENERATOR not in {key for key, _ in values}
+    assert is_secure, "the noise is not from the secure generator: leave rng out"
     weights = [value for key, value in values if key in _WEIGHTS]
     assert all(weight == 1 for weight in weights), "the number of examples leaves the device"
     others = sorted({key for key, _ in values} - {*MARKS, *_WEIGHTS, *allowed})

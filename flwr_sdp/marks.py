@@ -5,4 +5,8 @@ EPSILON_MAGNITUDE = "ldp-epsilon-magnitude"
 MAX_NORM = "ldp-max-norm"
 MAX_OUTPUT_NORM = "ldp-max-output-norm"
 
+INSECURE_GENERATOR = "ldp-insecure-generator"
+"""Only there where the noise is not from the secure generator, as in tests and simulations."""
+
 MARKS = (EPSILON_DIRECTION, EPSILON_MAGNITUDE, MAX_NORM, MAX_OUTPUT_NORM)
+"""In every private reply."""

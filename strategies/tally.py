@@ -10,7 +10,13 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from flwr_sdp.marks import EPSILON_DIRECTION, EPSILON_MAGNITUDE, MARKS, MAX_OUTPUT_NORM
+from flwr_sdp.marks import (
+    EPSILON_DIRECTION,
+    EPSILON_MAGNITUDE,
+    INSECURE_GENERATOR,
+    MARKS,
+    MAX_OUTPUT_NORM,
+)
 from flwr_sdp.strategies.accumulator import Accumulator, Rounding
 from flwr_sdp.strategies.report import LocalGuarantee
 from flwr_sdp.strategies.streaming import records_of
@@ -63,9 +69,14 @@ class Tally:
         self.exceptions[exception] = self.exceptions.get(exception, 0) + count
 
     def note_metrics(self, content: RecordDict) -> None:
-        """Note the metrics in a reply that no mechanism has privatized."""
+        """Note what the metrics in a reply say against it; none of them has been privatized."""
         names = {name for record in records_of(content, MetricRecord) for name in record}
-        for name in sorted(names - {"num-examples", *MARKS}):
+        if INSECURE_GENERATOR in names:
+            self.note(
+                "a device drew its noise from a generator that is not secure: simulation only, a "
+                "local guarantee takes the secure one"
+            )
+        for name in sorted(names - {"num-examples", *MARKS, INSECURE_GENERATOR}):
             self.note(f"the metric {name!r} left devices as it was, with no privacy")
 
     def widen(self, local: LocalGuarantee) -> None:

@@ -21,6 +21,9 @@ SETTINGS = {
 }
 """Names of all the numbers that a private reply carries beside its arrays."""
 
+SEEDED = SETTINGS | {"ldp-insecure-generator"}
+"""The same, of a mod whose generator is seeded."""
+
 
 def assert_withheld(reply):
     assert reply.has_error()

@@ -108,6 +108,46 @@ def simulate(
 
 
 @app.command()
+def preflight(
+    config: Annotated[Path, typer.Argument(help="Run file (TOML), as for simulate.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set one more key; may be repeated."),
+    ] = None,
+    app_dir: AppFolder = None,
+    json_: AsJson = False,
+) -> None:
+    """Measure one client of a run here, and say how many to run at once, and with which options.
+
+    Example: flwr-sdp preflight simulations/conf/mnist/cpu.toml
+    """
+    from flwr_sdp.cli.preflight import show
+
+    show(config, set_=set_ or (), app_dir=app_dir, as_json=json_)
+
+
+@app.command()
+def pretrain(
+    config: Annotated[Path, typer.Argument(help="What to do (TOML): task, steps, data, sizes.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set one more key; may be repeated."),
+    ] = None,
+    app_dir: AppFolder = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the weights; by default weights/<task>.")
+    ] = None,
+) -> None:
+    """Train a task's model without privacy on public data, for private runs to refit.
+
+    Example: flwr-sdp pretrain simulations/conf/reddit/pretrain.toml
+    """
+    from flwr_sdp.cli.pretrain import run
+
+    raise typer.Exit(run(config, set_=set_ or [], app_dir=app_dir, output=output))
+
+
+@app.command()
 def plot(
     folders: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Folders that simulate printed; merged.")
@@ -119,6 +159,9 @@ def plot(
     output: Annotated[
         Path | None, typer.Option(help="A PNG, or a folder; by default the folder of the results.")
     ] = None,
+    metric: Annotated[
+        str, typer.Option(help="What is drawn: a column of results.csv, as top-5-accuracy.")
+    ] = "accuracy",
 ) -> None:
     """Draw figures of finished runs: the gap to no privacy, accuracy, frontier, spread.
 
@@ -126,7 +169,7 @@ def plot(
     """
     from flwr_sdp.cli.plot import show
 
-    show(folders, kind=kind, output=output)
+    show(folders, kind=kind, output=output, metric=metric)
 
 
 @app.command()

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol
 
+from flwr_sdp.cli.app_facts import AppFacts
 from flwr_sdp.cli.runs import Run
 
 
@@ -58,6 +59,14 @@ class Engine(Protocol):
     @staticmethod
     def check(app_dir: Path) -> None:
         """Raise a CommandError if the engine, or the app's part in it, is not there."""
+        ...
+
+    @staticmethod
+    def foresee(facts: AppFacts | None, resources: Resources) -> list[str]:
+        """Return warnings about what the runs need; raise a CommandError where there is no hope.
+
+        `facts` are those of the app's own check, None for an app that has none.
+        """
         ...
 
     def __enter__(self) -> Engine:

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from flwr_sdp.cli.app_facts import AppFacts
 from flwr_sdp.cli.engines import Resources
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.process_job import ProcessJob
@@ -37,6 +38,11 @@ class LocalEngine:
             raise CommandError(
                 f"the app at {app_dir} has no local engine, {MODULE}: use --engine ray"
             )
+
+    @staticmethod
+    def foresee(facts: AppFacts | None, resources: Resources) -> list[str]:
+        """Return no warnings: one client runs at a time, as in the app's own check."""
+        return []
 
     def __enter__(self) -> LocalEngine:
         """Start nothing: the runs share nothing."""

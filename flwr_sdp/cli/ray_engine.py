@@ -10,8 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
+from flwr_sdp.cli.app_facts import AppFacts
 from flwr_sdp.cli.engines import Resources
 from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.gpu_share import not_above
+from flwr_sdp.cli.machine import this_machine
+from flwr_sdp.cli.ray_checks import Node, clients_at_once, tight_memory, unused_gpus
+from flwr_sdp.cli.ray_cluster import cluster_address, cluster_nodes, require_answer
 from flwr_sdp.cli.run_config import whole_run_config
 from flwr_sdp.cli.run_file import RESUME_KEY
 from flwr_sdp.cli.runs import Run
@@ -22,20 +27,43 @@ _COMPLETED = "finished:completed"
 
 
 class RayEngine:
-    """Every run is a ``flwr run`` on one SuperLink, see :class:`~flwr_sdp.cli.engines.Engine`."""
+    """Every run is a ``flwr run`` on one SuperLink, see :class:`~flwr_sdp.cli.engines.Engine`.
+
+    Flower starts Ray on this machine, or joins the cluster that RAY_ADDRESS names.
+    """
 
     starting = "starting Ray"
 
     def __init__(self, app_dir: Path, run_dir: Path, resources: Resources) -> None:
         self._app_dir = app_dir
         self._resources = resources
-        self._superlink = LocalSuperLink(run_dir / "superlink.log")
+        # Results lie where all machines of a cluster see them; the app has to, too.
+        home = None if cluster_address() is None else run_dir / "flwr-home"
+        self._superlink = LocalSuperLink(run_dir / "superlink.log", home)
 
     @staticmethod
     def check(app_dir: Path) -> None:
-        """Raise a CommandError if Ray is not installed."""
+        """Raise a CommandError if Ray is not installed, or its cluster does not answer."""
         if importlib.util.find_spec("ray") is None:
             raise CommandError("Ray is not installed: pip install 'flwr-sdp[simulation]'")
+        address = cluster_address()
+        if address is not None:
+            require_answer(address)
+
+    @staticmethod
+    def foresee(facts: AppFacts | None, resources: Resources) -> list[str]:
+        """Return warnings about the machine, or the machines of the cluster."""
+        address = cluster_address()
+        if address is not None:
+            nodes = cluster_nodes(address)
+            clients_at_once(nodes, resources)
+            return unused_gpus(nodes, resources)
+        if facts is None:
+            return []
+        machine = this_machine()
+        nodes = [Node(cpus=machine.cores, gpus=facts.gpus)]
+        clients = clients_at_once(nodes, resources)
+        return [*unused_gpus(nodes, resources), *tight_memory(machine, facts, clients)]
 
     def __enter__(self) -> RayEngine:
         """Start the SuperLink."""
@@ -64,7 +92,7 @@ class RayEngine:
             "--federation-config",
             f"num-supernodes={_num_supernodes(config)} "
             f"client-resources-num-cpus={self._resources.num_cpus} "
-            f"client-resources-num-gpus={self._resources.num_gpus}",
+            f"client-resources-num-gpus={not_above(self._resources.num_gpus)}",
         )
         return RayJob(self._superlink, str(answer["run-id"]))
 

@@ -83,6 +83,7 @@ class Simulation:
     run_dir: Path
     resources: Resources
     resume: bool
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def prepare(
@@ -114,7 +115,8 @@ class Simulation:
         file = read_run_file(content, options, engine=engine, app_dir=app_dir, defaults=defaults)
         if resume is not None:
             resume = folder_to_resume(resume.resolve(), file)
-        check_with_app(runs_of(file, parent, with_baseline=with_baseline), app_dir)
+        facts = check_with_app(runs_of(file, parent, with_baseline=with_baseline), app_dir)
+        warnings = ENGINES[engine].foresee(facts, resources)
         run_dir = new_folder(parent) if resume is None else resume
         (run_dir / "config.toml").write_text(tomli_w.dumps(file.to_toml()), encoding="utf-8")
         return cls(
@@ -124,12 +126,16 @@ class Simulation:
             run_dir=run_dir,
             resources=resources,
             resume=resume is not None,
+            warnings=tuple(warnings),
         )
 
     def run(self) -> int:
         """Run what is not done yet, one after another, and return the exit status."""
         console = Console()
         console.print(f"[bold]flwr-sdp simulate[/bold]  results in {shown(self.run_dir)}")
+        for warning in self.warnings:
+            text = f"warning: {warning}"
+            console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
         grid = is_grid(self.file)
         done = {
             number: run

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from flwr_sdp.cli.app_facts import AppFacts
 from flwr_sdp.cli.engines import Resources
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.process_job import ProcessJob
@@ -30,6 +31,11 @@ class StreamEngine:
                 f'the app at {app_dir} has no {MODULE}: engine = "stream" wants one, pass the '
                 "folder of such an app with --app"
             )
+
+    @staticmethod
+    def foresee(facts: AppFacts | None, resources: Resources) -> list[str]:
+        """Return no warnings: no clients run at once."""
+        return []
 
     def __enter__(self) -> StreamEngine:
         """Start nothing: there is one run."""

@@ -36,11 +36,17 @@ class LocalSuperLink:
     ----------
     log_file : Path
         Where its log goes.
+    home : Path, optional
+        FLWR_HOME, where Flower unpacks the app that workers import: a folder that is removed in the
+        end. Workers on other machines need it on a disk that all share; by default it is a
+        temporary one on this machine.
     """
 
-    def __init__(self, log_file: Path) -> None:
+    def __init__(self, log_file: Path, home: Path | None = None) -> None:
         self._log_file = log_file
-        self._home = tempfile.TemporaryDirectory(prefix="flwr-sdp-", ignore_cleanup_errors=True)
+        # The database is always here: SQLite does not trust shared disks.
+        self._private = tempfile.TemporaryDirectory(prefix="flwr-sdp-", ignore_cleanup_errors=True)
+        self._home = Path(self._private.name) if home is None else home
         self._process: subprocess.Popen[bytes] | None = None
         self._env: dict[str, str] = {}
 
@@ -53,9 +59,10 @@ class LocalSuperLink:
             raise
 
     def _start(self) -> LocalSuperLink:
+        self._home.mkdir(parents=True, exist_ok=True)
         for _ in range(_START_ATTEMPTS):
             http_port, control_port = _free_ports(2)
-            self._env = _environment(self._home.name, http_port, control_port)
+            self._env = _environment(self._home, http_port, control_port)
             self._process = subprocess.Popen(  # noqa: S603
                 [
                     _executable("flower-superlink"),
@@ -70,13 +77,13 @@ class LocalSuperLink:
                     "--port",
                     str(http_port),
                     "--database",
-                    str(Path(self._home.name) / "state.db"),
+                    str(Path(self._private.name) / "state.db"),
                     "--log-file",
                     str(self._log_file),
                 ],
                 env=self._env,
                 # Ray workers import from the working directory first: there, only the bundle is.
-                cwd=self._home.name,
+                cwd=self._home,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -95,7 +102,8 @@ class LocalSuperLink:
     ) -> None:
         """Stop it and everything it started."""
         self._stop()
-        self._home.cleanup()
+        shutil.rmtree(self._home, ignore_errors=True)
+        self._private.cleanup()
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """Run a ``flwr`` command with ``--format json`` and return what it printed."""
@@ -167,10 +175,10 @@ class LocalSuperLink:
             end_group(process)
 
 
-def _environment(home: str, http_port: int, control_port: int) -> dict[str, str]:
+def _environment(home: Path, http_port: int, control_port: int) -> dict[str, str]:
     env = dict(os.environ)
     env.update(
-        FLWR_HOME=home,
+        FLWR_HOME=str(home),
         FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=str(http_port),
         FLWR_LOCAL_CONTROL_API_PORT=str(control_port),
         # The app runs in this environment; without this, Flower installs it anew for every run.

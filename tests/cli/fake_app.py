@@ -63,6 +63,7 @@ class Log:
     fail_at: str | None = None
     interrupt_at: str | None = None
     stopped: int = 0
+    warnings: list = field(default_factory=list)
 
 
 def fake_engine(log):
@@ -97,6 +98,10 @@ def fake_engine(log):
         @staticmethod
         def check(app_dir):
             """Always there."""
+
+        @staticmethod
+        def foresee(facts, resources):
+            return log.warnings
 
         def __enter__(self):
             log.entered += 1

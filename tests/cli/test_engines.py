@@ -9,13 +9,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flwr_sdp.cli import process_job
 from flwr_sdp.cli.app_check import check_with_app
+from flwr_sdp.cli.app_facts import AppFacts, Messages
 from flwr_sdp.cli.engines import Resources
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.local_engine import LocalEngine
+from flwr_sdp.cli.machine import Machine
 from flwr_sdp.cli.ray_engine import RayEngine
 from flwr_sdp.cli.runs import Run
 from tests.cli.fake_app import write_app
@@ -62,9 +65,11 @@ class SuperLink:
 def ray_engine(monkeypatch):
     """Return a function that makes an engine on a SuperLink that stands in."""
 
-    def made(folder, superlink):
-        monkeypatch.setattr("flwr_sdp.cli.ray_engine.LocalSuperLink", lambda log_file: superlink)
-        return RayEngine(folder, folder, Resources(num_cpus=2, num_gpus=0.5))
+    def made(folder, superlink, num_gpus=0.5):
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        name = "flwr_sdp.cli.ray_engine.LocalSuperLink"
+        monkeypatch.setattr(name, lambda log_file, home: superlink)
+        return RayEngine(folder, folder, Resources(num_cpus=2, num_gpus=num_gpus))
 
     return made
 
@@ -89,6 +94,30 @@ def test_nodes_stand_for_the_clients(tmp_path, ray_engine, config, nodes):
     assert superlink.stopped == ["17"]
     job.close()
     job.lines.close()
+
+
+def test_a_share_of_a_gpu_is_passed_on_so_that_no_client_is_lost(tmp_path, ray_engine):
+    """Flower holds it in single precision, where 0.2 is more than a fifth."""
+    superlink = SuperLink()
+    engine = ray_engine(tmp_path, superlink, num_gpus=0.2)
+    job = engine.start(run_in(tmp_path), resume=False)
+    job.close()
+    job.lines.close()
+    share = float(superlink.calls[0][-1].split("num-gpus=")[1])
+    assert int(1 / float(np.float32(share))) == 5
+
+
+@pytest.mark.parametrize(("gpus", "num_gpus", "warnings"), [(0, 0.0, 0), (1, 0.0, 1), (1, 0.5, 0)])
+def test_warnings_are_about_this_machine(monkeypatch, gpus, num_gpus, warnings):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(
+        "flwr_sdp.cli.ray_engine.this_machine", lambda: Machine(cores=2, memory=8 * 2**30)
+    )
+    runs = (Messages(count=50, request_bytes=38_952, reply_bytes=38_952),)
+    facts = AppFacts(gpus=gpus, memory=375 * 10**6, runs=runs)
+    assert len(RayEngine.foresee(facts, Resources(num_gpus=num_gpus))) == warnings
+    # Of an app that says nothing, nothing is known.
+    assert RayEngine.foresee(None, Resources(num_gpus=num_gpus)) == []
 
 
 def test_a_resumed_run_is_told_so_and_a_failed_one_says_why(tmp_path, ray_engine):
@@ -228,4 +257,22 @@ def test_what_the_app_says_against_a_run_is_one_line(tmp_path, program, message)
 
 def test_an_app_that_has_no_check_is_not_asked(tmp_path):
     write_app(tmp_path)
-    check_with_app([run_in(tmp_path)], tmp_path)
+    assert check_with_app([run_in(tmp_path)], tmp_path) is None
+
+
+def test_what_the_app_finds_out_comes_back(tmp_path):
+    facts = {
+        "gpus": 2,
+        "memory": 7,
+        "runs": [{"messages": 3, "request-bytes": 10, "reply-bytes": 20}],
+    }
+    program = f"print('loading')\nprint(json.dumps({facts!r}))\n"
+    assert check_with_app([run_in(tmp_path)], checked_app(tmp_path, program)) == AppFacts(
+        gpus=2, memory=7, runs=(Messages(count=3, request_bytes=10, reply_bytes=20),)
+    )
+
+
+def test_an_app_whose_check_says_nothing_is_taken_as_it_is(tmp_path):
+    for number, program in enumerate(("", "print('all is well')\n")):
+        app = checked_app(tmp_path / str(number), program)
+        assert check_with_app([run_in(tmp_path)], app) is None

@@ -59,6 +59,16 @@ def rows_of(run_dir):
 
 
 # ------------------------------------------------------------------ layout and results
+def test_what_the_engine_foresees_is_said_first(call, log):
+    log.warnings = ["too many clients: pass --num-cpus 2"]
+    status, output, _ = call("--no-baseline")
+    assert status == 0
+    warning = "warning: too many clients: pass --num-cpus 2\n"
+    assert output.index("results in") < output.index(warning) < output.index("Privacy report")
+    log.warnings = []
+    assert "warning" not in call("--no-baseline")[1]
+
+
 def test_a_single_run_lies_where_it_always_did(call, log):
     status, output, run_dir = call("--seed", 5)
     assert status == 0, output

@@ -36,7 +36,7 @@ from flwr_sdp.clients import DeviceLedger, SeparatedDPMod, protect
 from tests.adversaries import (
     APPS,
     SECRET,
-    SETTINGS,
+    SEEDED,
     WITHHELD,
     Secret,
     assert_no_secret,
@@ -46,7 +46,7 @@ from tests.messages import FakeGrid, context, everything, numpy_dict
 
 BUDGET = SeparatedBudget(epsilon_direction=8.0, epsilon_magnitude=8.0)
 MAX_NORM = 2.0
-MARKS = SETTINGS - {"num-examples"}
+MARKS = SEEDED - {"num-examples"}
 OK = Status(Code.OK, "Success")
 
 
@@ -197,6 +197,7 @@ def test_reply_to_fit_says_nothing_beside_the_marks(kind, app_of):
         "ldp-epsilon-magnitude": mechanism.event.epsilon_magnitude,
         "ldp-max-norm": MAX_NORM,
         "ldp-max-output-norm": mechanism.max_output_norm,
+        "ldp-insecure-generator": 1.0,
     }
     assert set(reply.content) == {
         "fitres.parameters",

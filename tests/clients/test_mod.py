@@ -18,13 +18,19 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from flwr_sdp import SeparatedBudget, SeparatedMechanism, seeded_generator
+from flwr_sdp import (
+    PrivUnit,
+    SeparatedBudget,
+    SeparatedMechanism,
+    secure_generator,
+    seeded_generator,
+)
 from flwr_sdp.clients import SeparatedDPMod
 from tests.adversaries import (
     APPS,
     OTHER_APPS,
     SECRET,
-    SETTINGS,
+    SEEDED,
     WITHHELD,
     assert_no_secret,
     assert_withheld,
@@ -132,7 +138,85 @@ def test_reply_is_a_model_and_settings_and_nothing_else(attach, message_type):
         "ldp-epsilon-magnitude": mechanism.event.epsilon_magnitude,
         "ldp-max-norm": MAX_NORM,
         "ldp-max-output-norm": mechanism.max_output_norm,
+        "ldp-insecure-generator": 1.0,  # it is seeded
     }
+
+
+@pytest.mark.parametrize(
+    ("rng", "is_marked"),
+    [
+        (secure_generator, False),
+        (lambda: seeded_generator(1), True),
+        (lambda: np.random.default_rng(1), True),
+        (lambda: None, False),  # the mechanism makes a secure one
+    ],
+    ids=["secure", "seeded", "NumPy's", "none"],
+)
+def test_reply_says_if_its_noise_is_not_from_a_secure_generator(rng, is_marked):
+    """A mod that was left with a generator for tests is seen in the server's report."""
+    app = client_app(mod(rng=rng), train_by(0.01))
+    metrics = app(request(model()), context()).content["metrics"]
+    assert ("ldp-insecure-generator" in metrics) == is_marked
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="needs torch")
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_update_is_privatized_where_a_torch_generator_draws(torch, monkeypatch, on_device):
+    """The CPU stands in for an accelerator: the update is a tensor there, and comes back.
+
+    The law is that of any generator; drawn on the device, the norm alone is drawn on the host.
+    """
+    calls = []
+    draw_on_device = PrivUnit.draw_on_device
+
+    def draw(mechanism, rows, *rest):
+        calls.append(type(rows))
+        return draw_on_device(mechanism, rows, *rest)
+
+    monkeypatch.setattr(PrivUnit, "draw_on_device", draw)
+    if on_device:
+        monkeypatch.setattr("flwr_sdp.separated.draws_on_device", lambda array, rng: True)
+    generator = torch.Generator().manual_seed(5)
+    update = np.full(6, 0.5)
+    app = client_app(mod(rng=lambda: generator), train_by(update))
+    received = vector_model()
+    outputs = np.stack(
+        [flat(answered(app(request(received), context()))) - flat(received) for _ in range(500)]
+    )
+    assert calls == [torch.Tensor] * (500 if on_device else 0)
+    assert_mean_close(outputs, update)
+    mechanism = SeparatedMechanism.from_budget(6, BUDGET, MAX_NORM)
+    lengths = np.linalg.norm(outputs, axis=1)
+    assert lengths.max() <= mechanism.max_output_norm * (1 + 1e-6)
+    assert len(np.unique(outputs[:, 0])) == 500
+
+
+def test_a_generator_that_fails_leaves_nothing(torch, caplog):
+    """As where the device of a generator is out of memory: it fails closed."""
+
+    def fails():
+        raise RuntimeError("CUDA out of memory")
+
+    reply = client_app(mod(rng=fails), train_by(0.01))(request(model()), context())
+    assert_withheld(reply)
+    assert "CUDA out of memory" in caplog.text
+
+
+def test_on_a_gpu(torch):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    generator = torch.Generator("cuda").manual_seed(5)
+    update = np.full(6, 0.5)
+    app = client_app(mod(rng=lambda: generator), train_by(update))
+    received = vector_model()
+    outputs = np.stack(
+        [flat(answered(app(request(received), context()))) - flat(received) for _ in range(500)]
+    )
+    assert_mean_close(outputs, update)
 
 
 def test_reply_goes_back_to_who_asked():
@@ -505,9 +589,9 @@ def test_named_metrics_leave(message_type):
 
 def test_named_metrics_of_training_leave_and_no_others():
     reply = ask(train_by(0.1), released_metrics="loss")
-    assert set(reply.content["metrics"]) == SETTINGS | {"loss"}
+    assert set(reply.content["metrics"]) == SEEDED | {"loss"}
     assert reply.content["metrics"]["loss"] == 0.125
-    assert set(ask(train_by(0.1)).content["metrics"]) == SETTINGS
+    assert set(ask(train_by(0.1)).content["metrics"]) == SEEDED
 
 
 @pytest.mark.parametrize("message_type", ["evaluate", "query"])
@@ -536,7 +620,7 @@ def test_no_secret_leaves_in_training(name, attach):
         return
     received = SECRET.received()
     assert set(reply.content) == {"arrays", "metrics"}
-    assert set(reply.content["metrics"]) == SETTINGS
+    assert set(reply.content["metrics"]) == SEEDED
     assert list(answered(reply)) == list(received)
     for key in ("bn.running_var", "steps"):
         assert answered(reply)[key].data == received[key].data
@@ -633,7 +717,7 @@ def test_plain_fedavg_aggregates_private_replies():
     expected = np.mean([flat(answered(reply), received) for reply in replies], axis=0)
     np.testing.assert_allclose(flat(arrays, received), expected, rtol=1e-3)
     assert list(arrays) == list(received)
-    assert set(metrics) == SETTINGS - {"num-examples"}
+    assert set(metrics) == SEEDED - {"num-examples"}
 
 
 def test_plain_fedavg_aggregates_private_evaluations():

@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_sdp import SeparatedBudget, seeded_generator
+from flwr_sdp import KeystreamGenerator, SeparatedBudget, seeded_generator
 from flwr_sdp.clients import Selection, SeparatedDPMod, protect
 from flwr_sdp.clients.testing import MARKS, assert_only_private, context, message, reply_bytes
 from tests.adversaries import SECRET, WITHHELD
@@ -282,6 +282,14 @@ def test_one_array_that_is_not_noised_is_found(name):
 @GOOD
 def test_fixed_seed_is_found(app_of):
     app = app_of(rng=lambda: seeded_generator(0))
+    with pytest.raises(AssertionError, match="the noise is not from the secure generator"):
+        assert_only_private(app, content())
+
+
+@GOOD
+def test_fixed_key_is_found(app_of):
+    """Whoever says that it is secure."""
+    app = app_of(rng=lambda: KeystreamGenerator(bytes(32), secure=True))
     with pytest.raises(AssertionError, match="array 'weight' is not random: it was the same twice"):
         assert_only_private(app, content())
 

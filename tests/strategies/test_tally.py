@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from flwr.app import MetricRecord, RecordDict
 
 from flwr_sdp.strategies import LocalGuarantee
 from flwr_sdp.strategies.tally import Tally
+from tests.messages import MARKS
 
 FIRST = Tally(
     used=3, failed=1, refused=2, unmarked_used=1, unmarked_refused=1, projected=2, kept=2.5,
@@ -54,6 +56,18 @@ def test_kinds_of_exceptions_are_bounded_and_their_number_is_not():
     other.add(tally)
     assert sum(other.exceptions.values()) == 200
     assert len(other.exceptions) == 51
+
+
+def test_noise_that_is_not_secure_is_an_exception_and_no_metric():
+    tally = Tally()
+    tally.note_metrics(RecordDict({"metrics": MetricRecord({**MARKS, "num-examples": 1})}))
+    assert tally.exceptions == {}
+    marks = {**MARKS, "num-examples": 1, "ldp-insecure-generator": 1.0}
+    for _ in range(2):
+        tally.note_metrics(RecordDict({"metrics": MetricRecord(marks)}))
+    ((text, count),) = tally.exceptions.items()
+    assert text.startswith("a device drew its noise from a generator that is not secure")
+    assert count == 2
 
 
 def test_texts_are_one_short_line():
