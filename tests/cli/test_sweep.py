@@ -135,7 +135,7 @@ def test_the_picture_of_one_swept_value_names_it(call, monkeypatch):
         figure_style, "save", lambda figure, path: titles.append(figure.axes[0].get_title()) or path
     )
     call("--sweep", "sdp-epsilon-direction=100")
-    assert titles == ["toy, 10 clients: ε₁ = 100, ε₂ = 10 a report"]
+    assert titles == ["toy (stand-in), 10 clients: ε₁ = 100, ε₂ = 10 a report"]
 
 
 def test_every_point_has_its_own_report_and_the_one_that_is_shown_says_whose_it_is(call):
