@@ -24,6 +24,11 @@ def planes(images: torch.Tensor, rng: KeystreamGenerator | None = None) -> torch
     return images.unsqueeze(1).float() / 255.0
 
 
+def colours(images: torch.Tensor, rng: KeystreamGenerator | None = None) -> torch.Tensor:
+    """Return ``(n, 3, height, width)`` of colour images with values to 255, brought to [-1, 1]."""
+    return images.permute(0, 3, 1, 2).float() / 127.5 - 1.0
+
+
 def crops(images: torch.Tensor, rng: KeystreamGenerator | None = None) -> torch.Tensor:
     """Return ``(n, 3, 24, 24)`` as TensorFlow's CIFAR-10 tutorial does.
 

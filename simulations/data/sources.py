@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flwr_sdp import _validate
-from simulations.data import cifar, idx
+from simulations.data import cifar, idx, image_folder
 from simulations.data.digits import enlarged_digits
 from simulations.data.files import FileSet
 from simulations.data.images import Images
-from simulations.data.synthetic import synthetic_cifar
+from simulations.data.synthetic import synthetic_cifar, synthetic_flickr, synthetic_imagenet
 
 _MNIST = FileSet(
     data="mnist",
@@ -44,13 +44,19 @@ _READ: dict[str, tuple[FileSet, Callable[[Path, str], Images]]] = {
 _MADE: dict[str, Callable[[], Images]] = {
     "digits-28": enlarged_digits,
     "synthetic-cifar": synthetic_cifar,
+    "synthetic-imagenet": synthetic_imagenet,
+    "synthetic-flickr": synthetic_flickr,
 }
 
-DATA = (*_READ, *_MADE)
+_WITH_FILES = (*_READ, image_folder.NAME)
+
+DATA = (*_WITH_FILES, *_MADE)
 """Names of the data sets."""
 
 
-def load_images(name: str, *, data_dir: Path | None = None, download: bool = False) -> Images:
+def load_images(
+    name: str, *, data_dir: Path | None = None, download: bool = False, seed: int = 0
+) -> Images:
     """Return a data set.
 
     Parameters
@@ -62,6 +68,8 @@ def load_images(name: str, *, data_dir: Path | None = None, download: bool = Fal
         system puts them, and where they were fetched to.
     download : bool
         Whether files that are missing are fetched, by torchvision.
+    seed : int
+        From it the images of an image folder are drawn. The other data sets come with a split.
 
     Raises
     ------
@@ -72,6 +80,13 @@ def load_images(name: str, *, data_dir: Path | None = None, download: bool = Fal
     if name in _MADE:
         refuse_data_dir(name, data_dir)
         return _MADE[name]()
+    if name == image_folder.NAME:
+        if data_dir is None:
+            raise ValueError(
+                f"data-dir must say which folder, for data = {name!r}: one that has a folder of "
+                "images for each class (there is nothing to download)"
+            )
+        return image_folder.read_images(data_dir.expanduser(), seed=seed)
     files, read = _READ[name]
     return read(files.folder(data_dir, download=download), name)
 
@@ -81,5 +96,5 @@ def refuse_data_dir(name: str, data_dir: Path | None) -> None:
     if data_dir is not None:
         raise ValueError(
             f"data-dir must be empty for data = {name!r}, which has no files; got "
-            f"{str(data_dir)!r} (data = {', '.join(map(repr, _READ))} are read from files)"
+            f"{str(data_dir)!r} (data = {', '.join(map(repr, _WITH_FILES))} are read from files)"
         )

@@ -1,12 +1,20 @@
-"""Synthetic colour images in the format of CIFAR-10, for when the real ones are not at hand.
+"""Synthetic colour images of 32x32 pixels, for when the real ones are not at hand.
 
-**Not CIFAR-10**, and said so wherever the data is named. An image shows one of its class's smooth
-patterns, moved, mirrored, with a contrast of its own, behind another smooth pattern that tells
-nothing, and noise. The nearest average of a class is right for 46% of the images, the network of
-the CIFAR-10 task for 75% after 200 steps of Adam with 32 images each.
+**Neither CIFAR-10 nor Flickr nor ImageNet**, and said so wherever the data is named. An image shows
+one of its class's smooth patterns, moved, mirrored, with a contrast of its own, behind another
+smooth pattern that tells nothing, and noise. Of ``synthetic-cifar`` the nearest average of a class
+is right for 46% of the images, the network of the CIFAR-10 task for 75% after 200 steps of Adam
+with 32 images each.
+
+``synthetic-imagenet`` is to pretrain on and ``synthetic-flickr`` to refit on: 100 classes each, and
+no class is in both. They are not hard, the nearest average is right for 83%. A ResNet-50, to which
+32x32 pixels are one place in the end, is right for 87% of the first after 500 steps of Adam with 64
+images each, and a softmax layer on its features for 68% of the second.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,24 +22,49 @@ from numpy.typing import NDArray
 from flwr_sdp import KeystreamGenerator, seeded_generator
 from simulations.data.images import Images, Labels, Pixels
 
-NAME = "synthetic-cifar"
-
 _SIDE = 32
-_CLASSES = 10
-_PATTERNS = 2  # of each class
 _WAVES, _BACKGROUND_WAVES = 7, 4  # the frequencies a pattern has along an axis
-_SHIFT = 8  # pixels to either side
 _CHUNK = 1000
 _FOREGROUND, _BACKGROUND, _NOISE = 45.0, 20.0, 15.0  # standard deviations of pixel values
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Kind:
+    """A data set: its name, from which all of it is drawn, and what its images are like."""
+
+    name: str
+    classes: int
+    patterns: int  # of each class
+    shift: int  # pixels to either side
+
+
+_CIFAR = _Kind(name="synthetic-cifar", classes=10, patterns=2, shift=8)
+_IMAGENET = _Kind(name="synthetic-imagenet", classes=100, patterns=1, shift=4)
+_FLICKR = _Kind(name="synthetic-flickr", classes=100, patterns=1, shift=4)
+
+
 def synthetic_cifar(train: int = 10_000, test: int = 2_000) -> Images:
-    """Return so many images, the same whenever it is called."""
-    patterns = _patterns(_CLASSES * _PATTERNS, _WAVES, seeded_generator(0, NAME, "patterns"))
-    train_images, train_labels = _draw(patterns, train, "train")
-    test_images, test_labels = _draw(patterns, test, "test")
+    """Return so many images in the format of CIFAR-10, the same whenever it is called."""
+    return _images(_CIFAR, train, test)
+
+
+def synthetic_imagenet(train: int = 40_000, test: int = 1_000) -> Images:
+    """Return so many images to pretrain on, the same whenever it is called."""
+    return _images(_IMAGENET, train, test)
+
+
+def synthetic_flickr(train: int = 10_000, test: int = 2_000) -> Images:
+    """Return so many images of other classes to refit on, the same whenever it is called."""
+    return _images(_FLICKR, train, test)
+
+
+def _images(kind: _Kind, train: int, test: int) -> Images:
+    rng = seeded_generator(0, kind.name, "patterns")
+    patterns = _patterns(kind.classes * kind.patterns, _WAVES, rng)
+    train_images, train_labels = _draw(kind, patterns, train, "train")
+    test_images, test_labels = _draw(kind, patterns, test, "test")
     return Images(
-        name=NAME,
+        name=kind.name,
         train_images=train_images,
         train_labels=train_labels,
         test_images=test_images,
@@ -51,26 +84,28 @@ def _patterns(count: int, waves: int, rng: KeystreamGenerator) -> NDArray[np.flo
     return np.ascontiguousarray(fields)
 
 
-def _draw(patterns: NDArray[np.float32], count: int, purpose: str) -> tuple[Pixels, Labels]:
+def _draw(
+    kind: _Kind, patterns: NDArray[np.float32], count: int, purpose: str
+) -> tuple[Pixels, Labels]:
     images = np.empty((count, _SIDE, _SIDE, 3), np.uint8)
     labels = np.empty(count, np.int64)
     for chunk, start in enumerate(range(0, count, _CHUNK)):
         stop = min(start + _CHUNK, count)
         # A stream for each chunk: the first images do not depend on how many are asked for.
-        rng = seeded_generator(0, NAME, purpose, chunk)
-        values, kinds = _draw_chunk(patterns, rng)
+        rng = seeded_generator(0, kind.name, purpose, chunk)
+        values, which = _draw_chunk(patterns, kind.shift, rng)
         images[start:stop] = values[: stop - start]
-        labels[start:stop] = kinds[: stop - start] % _CLASSES
+        labels[start:stop] = which[: stop - start] % kind.classes
     return images, labels
 
 
 def _draw_chunk(
-    patterns: NDArray[np.float32], rng: KeystreamGenerator
+    patterns: NDArray[np.float32], shift: int, rng: KeystreamGenerator
 ) -> tuple[Pixels, NDArray[np.int64]]:
-    kinds = rng.integers(len(patterns), _CHUNK).astype(np.int64)
-    down, along = (rng.integers(2 * _SHIFT + 1, 2 * _CHUNK).astype(np.int64) - _SHIFT).reshape(
-        2, -1
-    )
+    """Return images, and the pattern that each shows."""
+    which = rng.integers(len(patterns), _CHUNK).astype(np.int64)
+    moves = rng.integers(2 * shift + 1, 2 * _CHUNK).astype(np.int64) - shift
+    down, along = moves.reshape(2, -1)
     mirrored = rng.integers(2, _CHUNK).astype(np.bool_)
     contrast = (0.5 + rng.uniforms(_CHUNK)).astype(np.float32)[:, None, None, None]
     place = np.arange(_SIDE)
@@ -78,9 +113,9 @@ def _draw_chunk(
     from_row = np.clip(place - down[:, None], 0, _SIDE - 1)
     from_column = np.clip(place - along[:, None], 0, _SIDE - 1)
     from_column[mirrored] = from_column[mirrored, ::-1]
-    moved = patterns[kinds[:, None, None], from_row[:, :, None], from_column[:, None, :]]
+    moved = patterns[which[:, None, None], from_row[:, :, None], from_column[:, None, :]]
     values = _FOREGROUND * contrast * moved
     values += _BACKGROUND * _patterns(_CHUNK, _BACKGROUND_WAVES, rng)
     values += _NOISE * rng.normal(values.size, np.float32).reshape(values.shape)
     values += 127.5
-    return np.clip(np.rint(values), 0, 255).astype(np.uint8), kinds
+    return np.clip(np.rint(values), 0, 255).astype(np.uint8), which

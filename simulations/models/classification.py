@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
-from numpy.typing import NDArray
 from torch import nn
 
 from flwr_sdp import seeded_generator
-from simulations.data.images import Images, Labels, Pixels
+from simulations.data.images import Images
 from simulations.data.partition import partition
 from simulations.data.preparation import Prepare
 from simulations.models.device import device
+from simulations.models.examples import Examples, FeatureExamples, ImageExamples
 from simulations.models.local_training import train
 from simulations.models.shared_network import SharedNetwork
 from simulations.models.torch_model import dump, seeded
@@ -41,6 +42,10 @@ class Classification:
         From images to inputs, see :mod:`simulations.data.preparation`.
     shuffled : bool
         Whether the training set is in a random order of the run already.
+    trunk : Module, optional
+        Frozen layers below the network, which then takes what they make of an image.
+    top : int, optional
+        How many guesses ``top-<top>-accuracy`` allows; without it there is no such metric.
     """
 
     def __init__(
@@ -51,20 +56,30 @@ class Classification:
         build: Callable[[], nn.Module],
         prepare: Prepare,
         shuffled: bool = False,
+        trunk: nn.Module | None = None,
+        top: int | None = None,
     ) -> None:
         self.data_name = images.name
+        self.metrics = () if top is None else (f"top-{top}-accuracy",)
         self._seed = settings.seed
         self._training = settings.training
         self._build = build
-        self._prepare = prepare
         self._partition = partition(settings, images.train_labels, shuffled=shuffled)
-        self._train = _Examples(images.train_images, images.train_labels)
-        self._test = _Examples(images.test_images, images.test_labels)
-        self._network = SharedNetwork(build)
+        self._train: Examples = ImageExamples(images.train_images, images.train_labels, prepare)
+        self._test: Examples = ImageExamples(images.test_images, images.test_labels, prepare)
+        if trunk is not None:
+            trunk = trunk.to(device()).eval()
+            self._train = FeatureExamples(self._train, trunk)
+            self._test = FeatureExamples(self._test, trunk)
+        self._top = top
+        self._network = SharedNetwork(lambda: seeded(build, settings.seed))
 
     def initial_model(self) -> ArrayRecord:
-        """Return the untrained network; the seed decides its weights."""
+        """Return what is trained of the network, as it is before; the seed decides its weights."""
         return dump(seeded(self._build, self._seed))
+
+    def save(self, folder: Path) -> None:
+        """Write nothing: the arrays are all there is to a model."""
 
     def local_update(self, model: ArrayRecord, *, client: int, server_round: int) -> ArrayRecord:
         """Return `model` after local training on one client's images; as it is without any."""
@@ -72,36 +87,44 @@ class Classification:
         if not len(indices):
             return model
         rng = seeded_generator(self._seed, "training", server_round, client)
-        images, labels = self._train.taken(indices)
+        inputs = self._train.inputs(indices, rng)
+        labels = self._train.labels[torch.from_numpy(indices).to(inputs.device)]
         network = self._network.become(model)
-        train(network, self._prepare(images, rng), labels, self._training, rng)
+        train(network, inputs, labels, self._training, rng)
         return dump(network)
 
     def evaluate(self, model: ArrayRecord) -> dict[str, float]:
-        """Return accuracy and loss on the images that no client holds."""
-        network = self._network.become(model).eval()
-        correct, loss = 0, 0.0
-        with torch.no_grad():
-            for images, labels in self._test.batches(_EVALUATED_AT_ONCE):
-                scores = network(self._prepare(images, None))
-                correct += int((scores.argmax(dim=1) == labels).sum())
-                loss += len(labels) * float(nn.functional.cross_entropy(scores, labels))
-        count = len(self._test.labels)
-        return {"accuracy": correct / count, "loss": loss / count}
+        """Return accuracy and loss on the images that no client holds, and `metrics`."""
+        return scores(self._network.become(model), self._test, top=self._top)
 
 
-class _Examples:
-    """Images and labels on the device: bytes, which are a quarter of what a network takes."""
+def scores(network: nn.Module, examples: Examples, *, top: int | None = None) -> dict[str, float]:
+    """Return how well a network classifies.
 
-    def __init__(self, images: Pixels, labels: Labels) -> None:
-        self.images = torch.from_numpy(images.copy()).to(device())
-        self.labels = torch.from_numpy(labels.copy()).to(device())
-
-    def taken(self, indices: NDArray[np.intp]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return those at `indices`."""
-        chosen = torch.from_numpy(indices).to(self.images.device)
-        return self.images[chosen], self.labels[chosen]
-
-    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield all of them in order."""
-        return zip(torch.split(self.images, size), torch.split(self.labels, size), strict=True)
+    Parameters
+    ----------
+    network : Module
+        On the device; is put in evaluation mode.
+    examples : Examples
+        With what to try it.
+    top : int, optional
+        For ``top-<top>-accuracy``: the share of examples whose class is among the `top` classes of
+        the largest scores.
+    """
+    network.eval()
+    count = len(examples.labels)
+    correct, near, loss = 0, 0, 0.0
+    with torch.no_grad():
+        for start in range(0, count, _EVALUATED_AT_ONCE):
+            indices = np.arange(start, min(start + _EVALUATED_AT_ONCE, count))
+            labels = examples.labels[start : start + len(indices)]
+            found = network(examples.inputs(indices, None))
+            correct += int((found.argmax(dim=1) == labels).sum())
+            loss += len(labels) * float(nn.functional.cross_entropy(found, labels))
+            if top is not None:
+                guesses = found.topk(min(top, found.shape[1]), dim=1).indices
+                near += int((guesses == labels[:, None]).sum())
+    result = {"accuracy": correct / count, "loss": loss / count}
+    if top is not None:
+        result[f"top-{top}-accuracy"] = near / count
+    return result

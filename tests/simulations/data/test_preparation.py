@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flwr_sdp import seeded_generator
-from simulations.data.preparation import crops, planes, rows
+from simulations.data.preparation import colours, crops, planes, rows
 from tests.statistics_helpers import assert_counts, assert_detects
 
 
@@ -29,6 +29,16 @@ def test_rows_and_planes_are_scaled():
     images = random_images(5, 28, 28)
     assert torch.equal(planes(images), images[:, None] / 255.0)
     assert rows(digits).dtype == planes(images).dtype == torch.float32
+
+
+def test_colours_are_brought_to_one_around_zero():
+    images = random_images(3, 6, 7, 3)
+    found = colours(images)
+    assert (found.shape, found.dtype) == ((3, 3, 6, 7), torch.float32)
+    torch.testing.assert_close(found, (images.permute(0, 3, 1, 2) / 127.5 - 1.0).float())
+    assert colours(torch.tensor([[[[0, 255, 51]]]])).flatten().tolist() == pytest.approx(
+        [-1, 1, -0.6]
+    )
 
 
 def standardised(image):

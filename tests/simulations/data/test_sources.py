@@ -59,7 +59,9 @@ def test_enlarged_digits_are_digits():
     assert (labels[distances.argmin(axis=1)] == images.train_labels[:100]).mean() > 0.98
 
 
-@pytest.mark.parametrize("name", ["digits-28", "synthetic-cifar"])
+@pytest.mark.parametrize(
+    "name", ["digits-28", "synthetic-cifar", "synthetic-flickr", "synthetic-imagenet"]
+)
 def test_a_folder_for_data_without_files_is_refused(name, tmp_path):
     message = rf"data-dir must be empty for data = '{name}'.*'{re.escape(str(tmp_path))}'"
     with pytest.raises(ValueError, match=message):
@@ -83,6 +85,25 @@ def test_batches_are_found_in_a_folder(below, tmp_path):
     written = writers.write_cifar(tmp_path / below)
     images = load_images("cifar10", data_dir=tmp_path)
     np.testing.assert_array_equal(images.test_images, written[5][0])
+
+
+def test_an_image_folder_is_read_from_its_seed(tmp_path):
+    writers.write_image_folder(tmp_path, count=9, side=8)
+    first, again, other = (
+        load_images("image-folder", data_dir=tmp_path, seed=seed) for seed in (1, 1, 2)
+    )
+    assert first.train_images.paths == again.train_images.paths != other.train_images.paths
+    assert first.train_images[np.array([0])].shape == (1, 224, 224, 3)
+
+
+def test_an_image_folder_has_to_be_named():
+    with pytest.raises(ValueError, match=r"data-dir must say which folder, .*'image-folder'"):
+        load_images("image-folder")
+
+
+def test_an_image_folder_is_not_fetched(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere is missing.*nothing to download"):
+        load_images("image-folder", data_dir=tmp_path / "nowhere", download=True)
 
 
 def test_without_a_folder_what_was_fetched_is_found(tmp_path):
@@ -201,4 +222,13 @@ def test_fetching_without_torchvision_says_what_to_install(tmp_path, monkeypatch
 
 
 def test_every_name_is_made_or_read():
-    assert set(DATA) == {"mnist", "fashion-mnist", "cifar10", "digits-28", "synthetic-cifar"}
+    assert set(DATA) == {
+        "mnist",
+        "fashion-mnist",
+        "cifar10",
+        "image-folder",
+        "digits-28",
+        "synthetic-cifar",
+        "synthetic-imagenet",
+        "synthetic-flickr",
+    }

@@ -5,6 +5,7 @@ import pickle
 import struct
 
 import numpy as np
+from PIL import Image
 
 
 def idx(array):
@@ -81,3 +82,16 @@ def write_cifar(folder, batch=python2_batch, count=4):
         (folder / name).write_bytes(batch(rows_of(images), labels))
         written.append((images, labels))
     return written
+
+
+# ------------------------------------------------------------------ folders of images
+def write_image_folder(folder, *, classes=3, count=4, side=40, ending="png"):
+    """Write a folder of images for each class, each class of a colour of its own."""
+    for label in range(classes):
+        place = folder / f"class-{label}"
+        place.mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            rng = np.random.default_rng([label, number])
+            pixels = rng.integers(0, 60, size=(side, side + number, 3), dtype=np.uint8)
+            pixels[:, :, label % 3] += np.uint8(190)
+            Image.fromarray(pixels).save(place / f"image-{number}.{ending}")

@@ -53,8 +53,15 @@ def build():
     return nn.Sequential(nn.Linear(20, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
 
 
-def make(build=build, prepare=rows, **changes):
-    return Classification(replace(SETTINGS, **changes), images(), build=build, prepare=prepare)
+def make(build=build, prepare=rows, trunk=None, top=None, **changes):
+    return Classification(
+        replace(SETTINGS, **changes),
+        images(),
+        build=build,
+        prepare=prepare,
+        trunk=trunk,
+        top=top,
+    )
 
 
 def updates(task, model, clients, server_round=1):
@@ -197,3 +204,74 @@ def test_a_model_of_another_network_is_refused():
 
 def test_figures_call_the_data_by_its_name():
     assert make().data_name == "bars"
+
+
+# ------------------------------------------------------------------ guesses, and frozen layers
+@pytest.mark.parametrize("top", [1, 3, 10, 12])
+def test_top_accuracy_counts_the_best_guesses(top):
+    """Against ranks written down; as many guesses as classes are always right."""
+    task, data = make(top=top), images()
+    model = task.local_update(task.initial_model(), client=0, server_round=1)
+    found = task.evaluate(model)
+    assert task.metrics == (f"top-{top}-accuracy",)
+    assert set(found) == {"accuracy", "loss", *task.metrics}
+    network = build().eval()
+    network.load_state_dict(model.to_torch_state_dict())
+    with torch.no_grad():
+        scores = network(torch.from_numpy(data.test_images.reshape(100, -1)) / 16.0).numpy()
+    own = scores[np.arange(100), data.test_labels]
+    ranks = (scores > own[:, None]).sum(axis=1)
+    assert found[task.metrics[0]] == np.mean(ranks < top)
+    if top == 1:
+        assert found["accuracy"] == found["top-1-accuracy"] < 1.0
+    assert (found[task.metrics[0]] == 1.0) == (top >= 10)
+
+
+def test_without_guesses_there_is_no_such_metric():
+    assert make().metrics == ()
+
+
+def test_training_on_frozen_features_is_training_with_the_trunk_in_the_network():
+    """And on what is kept of the features it is the same again, bit for bit."""
+    trunk = seeded(lambda: nn.Sequential(nn.Linear(20, 12), nn.Tanh()), 1)
+
+    def above():
+        return nn.Linear(12, 10)
+
+    def whole():
+        lower = nn.Sequential(nn.Linear(20, 12), nn.Tanh()).requires_grad_(False)
+        lower.load_state_dict(trunk.state_dict())
+        return nn.Sequential(*lower, nn.Linear(12, 10))
+
+    there = make(build=whole)
+    here = make(build=above, trunk=trunk)
+    start = there.initial_model()
+    assert set(start) == {"2.weight", "2.bias"}
+    model = record({name: start[f"2.{name}"].numpy() for name in ("weight", "bias")})
+    first = numpy_dict(here.local_update(model, client=2, server_round=1))
+    again = numpy_dict(here.local_update(model, client=2, server_round=1))
+    expected = numpy_dict(there.local_update(start, client=2, server_round=1))
+    for name, value in first.items():
+        np.testing.assert_allclose(value, expected[f"2.{name}"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(value, again[name])
+    assert here.evaluate(model)["loss"] == pytest.approx(there.evaluate(start)["loss"], rel=1e-5)
+
+
+def test_frozen_weights_of_an_untrained_network_are_the_seeds():
+    """They are not sent: every process has to make the same ones."""
+
+    def half_frozen():
+        network = nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 10))
+        network[0].requires_grad_(False)
+        return network
+
+    first, again = make(build=half_frozen), make(build=half_frozen)
+    other = make(build=half_frozen, seed=4)
+    model = first.initial_model()
+    assert set(model) == {"2.weight", "2.bias"}
+    assert first.evaluate(model) == again.evaluate(model) != other.evaluate(model)
+
+
+def test_nothing_is_saved_beside_a_model(tmp_path):
+    make().save(tmp_path)
+    assert not list(tmp_path.iterdir())

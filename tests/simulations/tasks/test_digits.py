@@ -44,12 +44,17 @@ def fingerprints(images, labels):
     ]
 
 
+def taken(examples, indices):
+    pixels = (16 * examples.inputs(indices, None)).reshape(-1, 8, 8).to(torch.uint8)
+    return fingerprints(pixels, examples.labels[indices])
+
+
 def held_out(digits):
-    return fingerprints(digits._test.images, digits._test.labels)
+    return taken(digits._test, np.arange(HELD_OUT))
 
 
 def share(digits, client):
-    return fingerprints(*digits._train.taken(digits._partition.examples(client, 1)))
+    return taken(digits._train, digits._partition.examples(client, 1))
 
 
 # ------------------------------------------------------------------ data
@@ -136,8 +141,8 @@ def test_local_update_is_full_batch_gradient_descent(client):
     """Against the loop written down, on pixels from 0 to 1: bit for bit."""
     digits = make(seed=5, steps=5, learning_rate=0.5)
     network = seeded(lambda: mlp(64, 128, 10), 5)
-    images, labels = digits._train.taken(digits._partition.examples(client, 1))
-    inputs = torch.from_numpy((images.numpy().reshape(-1, 64) / 16.0).astype(np.float32))
+    chosen = digits._partition.examples(client, 1)
+    inputs, labels = digits._train.inputs(chosen, None), digits._train.labels[chosen]
     assert (float(inputs.min()), float(inputs.max())) == (0.0, 1.0)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
     for _ in range(5):

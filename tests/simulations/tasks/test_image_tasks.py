@@ -93,11 +93,11 @@ def test_training_fits_a_few_images(name, tmp_path):
         ),
     )
     model = task.local_update(task.initial_model(), client=0, server_round=1)
-    images, labels = task._train.taken(task._partition.examples(0, 1))
+    chosen = task._partition.examples(0, 1)
     network = task._network.become(model).eval()
     with torch.no_grad():
-        scores = network(task._prepare(images, None))
-    assert int((scores.argmax(dim=1) == labels).sum()) >= 7
+        scores = network(task._train.inputs(chosen, None))
+    assert int((scores.argmax(dim=1) == task._train.labels[chosen]).sum()) >= 7
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_data_of_another_format_is_refused(name, data):
 
 def test_unknown_task_lists_those_there_are():
     with pytest.raises(
-        ValueError, match=r"task must be one of cifar10, digits, mnist.*; got 'numbers'"
+        ValueError, match=r"task must be one of cifar10, digits, flickr, .*mnist.*; got 'numbers'"
     ):
         load_task("numbers", settings())
 
