@@ -224,7 +224,7 @@ def test_sizes_beside_weights_are_refused(key, texts, tmp_path):
 
 @pytest.mark.parametrize("name", ["reddit", "lm"])
 def test_images_are_no_text(name):
-    with pytest.raises(ValueError, match="data must be one of .*; got 'mnist'"):
+    with pytest.raises(ValueError, match=r"data must be one of .*; got 'mnist'"):
         load_task(name, settings(name, data="mnist"))
 
 
