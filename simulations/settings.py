@@ -122,6 +122,7 @@ def _task_settings(read: ConfigReader, num_clients: int) -> TaskSettings:
         data=read.text("data"),
         data_dir=read.path("data-dir"),
         download=read.flag("download"),
+        image_size=read.integer("image-size", minimum=32),
         partition=read.choice("partition", PARTITIONS),
         examples_per_client=read.integer("examples-per-client", minimum=0) or None,
         dirichlet_alpha=read.number("dirichlet-alpha", above=0.0),

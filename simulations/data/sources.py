@@ -55,7 +55,12 @@ DATA = (*_WITH_FILES, *_MADE)
 
 
 def load_images(
-    name: str, *, data_dir: Path | None = None, download: bool = False, seed: int = 0
+    name: str,
+    *,
+    data_dir: Path | None = None,
+    download: bool = False,
+    seed: int = 0,
+    side: int = image_folder.SIDE,
 ) -> Images:
     """Return a data set.
 
@@ -70,6 +75,8 @@ def load_images(
         Whether files that are missing are fetched, by torchvision.
     seed : int
         From it the images of an image folder are drawn. The other data sets come with a split.
+    side : int
+        Pixels along an axis that the images of an image folder are brought to.
 
     Raises
     ------
@@ -86,7 +93,7 @@ def load_images(
                 f"data-dir must say which folder, for data = {name!r}: one that has a folder of "
                 "images for each class (there is nothing to download)"
             )
-        return image_folder.read_images(data_dir.expanduser(), seed=seed)
+        return image_folder.read_images(data_dir.expanduser(), seed=seed, side=side)
     files, read = _READ[name]
     return read(files.folder(data_dir, download=download), name)
 

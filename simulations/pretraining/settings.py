@@ -21,7 +21,7 @@ class PretrainSettings:
         The task whose model it is.
     steps : int
         Steps of Adam.
-    data, data_dir, download
+    data, data_dir, download, image_size
         The **public** data, as for :class:`simulations.tasks.TaskSettings`.
     seed : int
         From it the initial weights and the batches are drawn.
@@ -40,6 +40,7 @@ class PretrainSettings:
     data: str = ""
     data_dir: Path | None = None
     download: bool = False
+    image_size: int = 224
     seed: int = 0
     batch_size: int = 64
     learning_rate: float = 1e-3
@@ -68,6 +69,7 @@ class PretrainSettings:
             data=read.text("data"),
             data_dir=read.path("data-dir"),
             download=read.flag("download"),
+            image_size=read.integer("image-size", minimum=32),
             seed=read.integer("seed", minimum=0),
             batch_size=read.integer("batch-size", minimum=1),
             learning_rate=read.number("learning-rate", above=0.0),
@@ -84,6 +86,7 @@ _DEFAULTS = {
     "data": "",
     "data-dir": "",
     "download": False,
+    "image-size": 224,
     "seed": 0,
     "batch-size": 64,
     "learning-rate": 1e-3,

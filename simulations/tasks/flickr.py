@@ -90,7 +90,9 @@ def _images(settings: TaskSettings | PretrainSettings, names: tuple[str, ...]) -
             "download must be false for task = 'flickr': no images of Flickr by class are there to "
             f"be fetched (data = {image_folder.NAME!r} and data-dir read those you have)"
         )
-    return load_images(name, data_dir=settings.data_dir, seed=settings.seed)
+    return load_images(
+        name, data_dir=settings.data_dir, seed=settings.seed, side=settings.image_size
+    )
 
 
 def _pretrained(folder: Path) -> tuple[ResNet50V2, str]:

@@ -79,6 +79,8 @@ class TaskSettings:
         Where its files are; None for the usual place.
     download : bool
         Whether missing files may be fetched.
+    image_size : int
+        Pixels along an axis, of images that are in files of any size.
     partition : str
         Which examples a client holds, see :mod:`simulations.data.partition`.
     examples_per_client : int or None
@@ -97,6 +99,7 @@ class TaskSettings:
     data: str = ""
     data_dir: Path | None = None
     download: bool = False
+    image_size: int = 224
     partition: str = "deal"
     examples_per_client: int | None = None
     dirichlet_alpha: float = 0.5

@@ -34,6 +34,7 @@ COUNTS = [
     "projected-population",
     "checkpoint-keep",
     "sdp-cohort-size",
+    "image-size",
     "model-width",
     "vocabulary-size",
     "sequence-length",

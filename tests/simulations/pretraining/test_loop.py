@@ -105,7 +105,15 @@ def test_a_file_is_read(tmp_path):
 def test_defaults_are_those_of_a_run():
     """The keys that a run config has as well mean the same there."""
     run = default_run_config()
-    for key in {"data", "data-dir", "download", "seed", "model-width", "sequence-length"}:
+    for key in {
+        "data",
+        "data-dir",
+        "download",
+        "image-size",
+        "seed",
+        "model-width",
+        "sequence-length",
+    }:
         assert _DEFAULTS[key] == run[key]
 
 

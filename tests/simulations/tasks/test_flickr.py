@@ -187,12 +187,14 @@ def test_refitting_lowers_the_loss_of_a_clients_images(weights):
 
 
 def test_images_of_a_folder_are_refitted_on(tmp_path):
-    """Real files, of as many classes as there are."""
-    writers.write_image_folder(tmp_path / "pictures", count=5, ending="jpg")
+    """Real files, of as many classes as there are, in the size that the run asks for."""
+    folder = tmp_path / "pictures"
+    writers.write_image_folder(folder, count=5, ending="jpg")
     task = load_task(
         "flickr",
-        settings(data="image-folder", data_dir=tmp_path / "pictures", examples_per_client=4),
+        settings(data="image-folder", data_dir=folder, image_size=64, examples_per_client=4),
     )
+    assert task._train.inputs(np.arange(1), None).shape == (1, 2560, 2, 2)  # 64 / 32 places
     assert task.data_name == "image-folder pictures, untrained backbone"
     model = task.initial_model()
     assert model["scores.weight"].shape == (3, 2048)
