@@ -59,7 +59,7 @@ def draw(
     output : Path or None
         A picture for one kind, or a folder; by default the folder of the results.
     metric : str
-        What is drawn, a column of the table; any but accuracy is part of a picture's name.
+        What is drawn, a column of the table; pictures of any but accuracy are named after it.
 
     Raises
     ------
@@ -73,13 +73,19 @@ def draw(
         raise CommandError("--output must say where the pictures of several folders go")
     results = read_results(folders, metric)
     target = folders[0] if output is None else output
-    ending = _SUFFIX if metric == ACCURACY else f"-{metric}{_SUFFIX}"
     if kind is not None:
-        return [FIGURES[kind](results, target if is_picture else target / f"{kind}{ending}")]
+        return [FIGURES[kind](results, target if is_picture else target / _file(kind, metric))]
     pictures = []
     for name, figure in FIGURES.items():
         try:
-            pictures.append(figure(results, target / f"{name}{ending}"))
+            pictures.append(figure(results, target / _file(name, metric)))
         except CommandError:
             continue  # there is nothing of this kind in the results
     return pictures
+
+
+def _file(kind: str, metric: str) -> str:
+    """Return the name of a picture: the metric itself where it is drawn against rounds."""
+    if metric == ACCURACY:
+        return f"{kind}{_SUFFIX}"
+    return f"{metric}{_SUFFIX}" if kind == "accuracy" else f"{kind}-{metric}{_SUFFIX}"
