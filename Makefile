@@ -17,7 +17,7 @@ run: $(SIMULATION)  ## Train the digits task privately on Ray, and compare with 
 	$(BIN)/flwr-sdp simulate simulations/conf/digits.toml
 
 test: check  ## Check style and types, then run the tests
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-deployment: $(TEST)  ## Run an app on a SuperLink and SuperNodes of real processes, minutes
 	$(BIN)/python -m pytest -m deployment tests/deployment

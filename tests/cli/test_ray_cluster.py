@@ -148,6 +148,7 @@ def head():
 
 
 @pytest.mark.simulation
+@pytest.mark.slow
 def test_a_run_on_a_cluster_that_lives_on(head, tmp_path):
     """Two rounds by clients with half of the GPU that the head says it has."""
     address, folder = head

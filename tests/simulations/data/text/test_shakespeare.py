@@ -43,8 +43,8 @@ def test_a_speech_is_what_is_said(said):
 
 
 def test_a_speech_goes_on_behind_a_direction(said):
-    proteus = " ".join(said["shakespeare-public"]["X"])
-    assert "destined to a drier death on shore. I must go send some better messenger" in proteus
+    celia = " ".join(said["shakespeare-public"]["as-you-like-it/CELIA"])
+    assert "we shall be the more marketable. Bon jour, Monsieur Le Beau" in celia
 
 
 @pytest.mark.parametrize("name", PLAYS)
