@@ -13,6 +13,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.benchmarks.process_tree import proportional_size, tree
+
 _INTERVAL = 0.5
 # How a command line shows what a process is; whatever else there is, is Ray's or Flower's.
 _KINDS = {"flwr-simulation": "server", "ray::ClientAppActor": "worker"}
@@ -25,7 +27,7 @@ def main(arguments: list[str]) -> int:
         command = [str(Path(sys.executable).parent / "flwr-sdp"), "simulate", *arguments]
         run = subprocess.Popen([*command, "--output", output])
         while run.poll() is None:
-            now = [(_kind(pid), _proportional(pid)) for pid in _tree(run.pid)]
+            now = [(_kind(pid), proportional_size(pid)) for pid in tree(run.pid)]
             at_peak = max(at_peak, now, key=lambda sizes: sum(size for _, size in sizes))
             time.sleep(_INTERVAL)
     total: Counter[str] = Counter()
@@ -38,34 +40,12 @@ def main(arguments: list[str]) -> int:
     return run.returncode
 
 
-def _tree(pid: int) -> set[int]:
-    """Return a process and all below it, whichever of its threads has started them."""
-    found = {pid}
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            below = children.read_text().split()
-        except OSError:  # it has ended
-            continue
-        for child in below:
-            found |= _tree(int(child))
-    return found
-
-
 def _kind(pid: int) -> str:
     try:
         line = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return "ended"
     return next((kind for text, kind in _KINDS.items() if text in line), "Ray and Flower")
-
-
-def _proportional(pid: int) -> int:
-    """Return the bytes of a process, and its share of those that several have."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.process_tree import proportional_size, tree
+
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS, IMAGES, STEPS, PROCESSES = 20, 100, 5, 2
 LIMITS = {"engine / bare": 1.12, "message / fedavg": 1.15}
@@ -251,7 +253,7 @@ class _TreeMemory:
             self.peak = max(self.peak, self._now())
 
     def _now(self) -> float:
-        return sum(_proportional(pid) for pid in _tree(os.getpid())) / 1e9
+        return sum(proportional_size(pid) for pid in tree(os.getpid())) / 1e9
 
     def note(self) -> None:
         """Write down what the memory is now."""
@@ -262,22 +264,6 @@ class _TreeMemory:
         self._end.set()
         self._thread.join()
         return self.peak
-
-
-def _tree(pid: int) -> list[int]:
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:
-        return [pid]
-    return [pid, *(below for child in text.split() for below in _tree(int(child)))]
-
-
-def _proportional(pid: int) -> float:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return sum(1024.0 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 # ------------------------------------------------------------------ all cases
