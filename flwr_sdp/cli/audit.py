@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flwr_sdp.cli.errors import CommandError
-from flwr_sdp.cli.folders import find_app, new_folder
+from flwr_sdp.cli.folders import find_app, new_folder, require_module
 
 _MODULE = "simulations.audit"
 _NEEDED = ("torch", "sklearn", "matplotlib")
@@ -32,8 +32,7 @@ def run(config_file: Path, *, app_dir: Path | None, output: Path, as_json: bool)
     if not config_file.is_file():
         raise CommandError(f"cannot read {config_file}: no such file")
     root = find_app(config_file, app_dir)
-    if not Path(root, *_MODULE.split("."), "__main__.py").is_file():
-        raise CommandError(f"the app at {root} has no {_MODULE}: pass the folder of one with --app")
+    require_module(root, _MODULE)
     folder = new_folder(output.resolve() / "audit" / config_file.stem)
     command = [sys.executable, "-m", _MODULE, str(config_file.resolve()), "--output", str(folder)]
     try:

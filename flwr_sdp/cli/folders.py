@@ -27,6 +27,19 @@ def find_app(config_file: Path, app_dir: Path | None) -> Path:
     raise CommandError(f"no Flower app {where}: pass the folder of one with --app")
 
 
+def has_module(app_dir: Path, module: str) -> bool:
+    """Return whether an app has a package that ``python -m`` runs."""
+    return Path(app_dir, *module.split("."), "__main__.py").is_file()
+
+
+def require_module(app_dir: Path, module: str) -> None:
+    """Raise a CommandError if an app has no such package."""
+    if not has_module(app_dir, module):
+        raise CommandError(
+            f"the app at {app_dir} has no {module}: pass the folder of one with --app"
+        )
+
+
 def results_name(config_file: Path) -> str:
     """Return what the folder of a run file's results is called: ``conf/a/b.toml`` gives ``a-b``."""
     folder = config_file.resolve().parent

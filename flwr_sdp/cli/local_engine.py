@@ -10,6 +10,7 @@ from types import TracebackType
 from flwr_sdp.cli.app_facts import AppFacts
 from flwr_sdp.cli.engines import Resources
 from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.folders import has_module
 from flwr_sdp.cli.process_job import ProcessJob
 from flwr_sdp.cli.run_config import whole_run_config
 from flwr_sdp.cli.runs import Run
@@ -19,7 +20,7 @@ MODULE = "simulations.engine"
 
 def has_engine(app_dir: Path) -> bool:
     """Return whether an app can run, and check its run configs, without Ray."""
-    return Path(app_dir, *MODULE.split("."), "__main__.py").is_file()
+    return has_module(app_dir, MODULE)
 
 
 class LocalEngine:

@@ -8,7 +8,7 @@ import tomli_w  # comes with flwr
 from rich.console import Console
 
 from flwr_sdp.cli.errors import CommandError
-from flwr_sdp.cli.folders import find_app, read_toml, shown
+from flwr_sdp.cli.folders import find_app, read_toml, require_module, shown
 from flwr_sdp.cli.follow import follow
 from flwr_sdp.cli.process_job import ProcessJob
 from flwr_sdp.cli.values import absolute_paths, parse_set
@@ -26,8 +26,7 @@ def run(config_file: Path, *, set_: list[str], app_dir: Path | None, output: Pat
     """
     content = {**read_toml(config_file), **dict(parse_set(text) for text in set_)}
     root = find_app(config_file, app_dir)
-    if not Path(root, *MODULE.split("."), "__main__.py").is_file():
-        raise CommandError(f"the app at {root} has no {MODULE}: pass the folder of one with --app")
+    require_module(root, MODULE)
     folder = (output or Path("weights", str(content.get("task", "")))).resolve()
     if folder.is_dir() and any(folder.iterdir()):
         raise CommandError(
