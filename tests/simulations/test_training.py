@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from flwr.clientapp import ClientApp
 
 from flwr_sdp.clients import SeparatedDPMod
@@ -41,14 +40,6 @@ COLUMNS = [
 # Few clients and rounds, and so a larger budget of the direction than the digits need.
 SHORT = {"num-clients": 20, "num-server-rounds": 12, "sdp-epsilon-direction": 500.0}
 TINY = {"num-clients": 6, "num-server-rounds": 2, "sdp-epsilon-direction": 500.0, "local-steps": 1}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Spy(LocalGrid):

@@ -11,14 +11,6 @@ from simulations.data.preparation import colours, crops, planes, rows
 from tests.statistics_helpers import assert_counts, assert_detects
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def random_images(*shape, high=256):
     return torch.from_numpy(np.random.default_rng(0).integers(high, size=shape, dtype=np.uint8))
 

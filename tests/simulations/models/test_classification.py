@@ -25,14 +25,6 @@ SETTINGS = TaskSettings(
 )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def images():
     """Return bright bars: each class has its own place."""
     rng = np.random.default_rng(5)

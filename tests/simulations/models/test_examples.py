@@ -16,12 +16,8 @@ FEATURE_BYTES = 5 * 4 * 4 * 4  # of one image
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(monkeypatch):
+def _few_at_once(monkeypatch):
     monkeypatch.setattr(module, "_AT_ONCE", 8)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Stored:

@@ -15,14 +15,6 @@ from simulations.tasks import LocalTraining
 from tests.statistics_helpers import assert_counts, assert_detects
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def training(steps=1, learning_rate=0.1, **changes):
     return LocalTraining(steps=steps, learning_rate=learning_rate, **changes)
 

@@ -11,14 +11,6 @@ from simulations.models.torch_model import dump, seeded
 from tests.messages import flat
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize(
     ("build", "dim", "shape"),
     [(mnist_cnn, 3_274_634, (1, 28, 28)), (cifar_cnn, 1_068_298, (3, 24, 24))],

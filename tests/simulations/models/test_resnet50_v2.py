@@ -9,14 +9,6 @@ from simulations.models.torch_model import dump, seeded
 from tests.messages import flat
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def network():
     """Return a network whose normalisation does something, in evaluation mode."""

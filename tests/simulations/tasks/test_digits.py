@@ -15,14 +15,6 @@ from simulations.tasks.digits import HELD_OUT, Digits
 from tests.messages import flat
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def settings(*, seed=0, num_clients=100, steps=1, learning_rate=0.1, **changes):
     training = LocalTraining(steps=steps, learning_rate=learning_rate)
     return TaskSettings(seed=seed, num_clients=num_clients, training=training, **changes)

@@ -24,15 +24,12 @@ REFITTED = {"convolution.weight", "convolution.bias", "scores.weight", "scores.b
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    """One thread, few images: a trunk sees hundreds a second, and no more."""
+    """Few images: a trunk sees hundreds a second, and no more."""
     monkeypatch.setitem(sources._MADE, "synthetic-flickr", lambda: synthetic_flickr(600, 40))
     monkeypatch.setitem(sources._MADE, "synthetic-imagenet", lambda: synthetic_imagenet(600, 40))
     monkeypatch.setattr(examples, "_AT_ONCE", 8)
     load_task.cache_clear()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     yield
-    torch.set_num_threads(threads)
     load_task.cache_clear()
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from flwr_sdp.clients import UpdateLayout
 from simulations.pretraining.settings import PretrainSettings
@@ -20,14 +19,6 @@ SMALL = {
     "lm": ModelSettings(vocabulary_size=60, width=16, trained_part="head"),
 }
 WORDS = [f"{first}{second}" for first in "bcdfg" for second in "aeiou"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
