@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,7 @@ class Classification:
         self.metrics = () if top is None else (f"top-{top}-accuracy",)
         self._seed = settings.seed
         self._training = settings.training
-        self._build = build
+        self._build: Callable[[], nn.Module] = partial(seeded, build, settings.seed)
         self._partition = partition(settings, images.train_labels, shuffled=shuffled)
         self._train: Examples = ImageExamples(images.train_images, images.train_labels, prepare)
         self._test: Examples = ImageExamples(images.test_images, images.test_labels, prepare)
@@ -72,11 +73,11 @@ class Classification:
             self._train = FeatureExamples(self._train, trunk)
             self._test = FeatureExamples(self._test, trunk)
         self._top = top
-        self._network = SharedNetwork(lambda: seeded(build, settings.seed))
+        self._network = SharedNetwork(self._build)
 
     def initial_model(self) -> ArrayRecord:
         """Return what is trained of the network, as it is before; the seed decides its weights."""
-        return dump(seeded(self._build, self._seed))
+        return dump(self._build())
 
     def save(self, folder: Path) -> None:
         """Write nothing: the arrays are all there is to a model."""

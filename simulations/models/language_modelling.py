@@ -24,8 +24,8 @@ from simulations.models.shared_network import SharedNetwork
 from simulations.models.torch_model import dump, seeded
 from simulations.tasks.task import TaskSettings
 
-_EVALUATED = 2_000
-"""Sentences of those held out that are evaluated, the same in every round."""
+EVALUATED = 2_000
+"""Most sentences, of those held out, that are evaluated: the same ones every time."""
 _EVALUATED_AT_ONCE = 100
 _HIGHEST_LOG = 700.0
 """Beyond it the exponential is no number."""
@@ -66,7 +66,7 @@ class LanguageModelling:
         self._text = text
         held_out = len(text.held_out)
         rng = seeded_generator(settings.seed, "evaluation")
-        self._evaluated = np.sort(sample(held_out, min(held_out, _EVALUATED), rng))
+        self._evaluated = np.sort(sample(held_out, min(held_out, EVALUATED), rng))
         self._build: Callable[[], nn.Module] = partial(seeded, build, settings.seed)
         self._network = SharedNetwork(self._build)
 

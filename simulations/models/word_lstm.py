@@ -28,7 +28,7 @@ class WordLSTM(nn.Module):
 
     def __init__(self, tokens: int = TOKENS, width: int = WIDTH) -> None:
         super().__init__()
-        self.tokens, self.width = tokens, width
+        self.width = width
         self.embedding = nn.Embedding(tokens, width)
         self.lstm = nn.LSTM(width, width, batch_first=True)
         self.decoder = nn.Linear(width, tokens)

@@ -8,16 +8,34 @@ import numpy as np
 import torch
 from torch import nn
 
-from flwr_sdp import KeystreamGenerator, seeded_generator
+from flwr_sdp import KeystreamGenerator, _validate, seeded_generator
 from simulations.data.partition import permutation
+from simulations.data.text.public_vocabulary import public_vocabulary
 from simulations.data.text.sentences import Sentences
-from simulations.models.language_modelling import evaluate, on_device
+from simulations.data.text.sources import load_corpus
+from simulations.models.language_modelling import EVALUATED, evaluate, on_device
 from simulations.models.next_word import next_word_loss
 from simulations.pretraining.loop import pretrain
 from simulations.pretraining.settings import PretrainSettings
 
+PUBLIC_DATA = ("shakespeare-public", "text")
+"""Public texts to pretrain on; the first is the default."""
+
 _HELD_OUT = 0.05  # of the sentences
-_EVALUATED = 2_000
+
+
+def public_sentences(settings: PretrainSettings) -> Sentences:
+    """Return the public text that a pretraining names, with the vocabulary it gives.
+
+    Raises
+    ------
+    FileNotFoundError, ImportError, ValueError
+        If the text is not there, or has fewer words than the vocabulary is to have.
+    """
+    name = _validate.choice("data", settings.data or PUBLIC_DATA[0], PUBLIC_DATA)
+    corpus = load_corpus(name, data_dir=settings.data_dir, download=settings.download)
+    vocabulary = public_vocabulary(corpus, settings.model.vocabulary_size)
+    return Sentences(corpus=corpus, vocabulary=vocabulary, length=settings.model.sequence_length)
 
 
 def pretrain_language(
@@ -29,7 +47,7 @@ def pretrain_language(
     """
     order = permutation(len(sentences), seeded_generator(settings.seed, "pretraining", "held-out"))
     count = max(1, int(_HELD_OUT * len(order)))
-    held_out, rest = np.sort(order[: min(count, _EVALUATED)]), order[count:]
+    held_out, rest = np.sort(order[: min(count, EVALUATED)]), order[count:]
     if not len(rest):
         raise ValueError(f"data must have several sentences; {settings.data!r} has {len(order)}")
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from flwr_sdp import _validate
 from simulations.data.text.client_text import ClientText, load_users
 from simulations.data.text.public_vocabulary import public_vocabulary
-from simulations.data.text.sentences import Sentences
 from simulations.data.text.sources import load_corpus
 from simulations.data.text.subwords import Subwords
 from simulations.data.text.vocabulary import FILE, Tokens, Vocabulary
@@ -32,23 +31,16 @@ from simulations.models.transformer import (
     untrained,
 )
 from simulations.models.weights import refuse_sizes
-from simulations.pretraining.language import pretrain_language
+from simulations.pretraining.language import PUBLIC_DATA, pretrain_language, public_sentences
 from simulations.pretraining.settings import PretrainSettings
 from simulations.tasks.task import TaskSettings
-
-DATA = ("shakespeare", "reddit", "text")
-"""Texts by user; the first is the default."""
-
-PUBLIC_DATA = ("shakespeare-public", "text")
-"""Public texts to pretrain on; the first is the default."""
 
 
 def task(settings: TaskSettings) -> LanguageModelling:
     """Return the task."""
     model = settings.model
     part = _validate.choice("trained-part", model.trained_part or TRAINED_PARTS[0], TRAINED_PARTS)
-    _validate.choice("data", settings.data or DATA[0], DATA)
-    corpus = load_users(settings, DATA[0])
+    corpus = load_users(settings)
     vocabulary: Tokens
     make: Callable[[], Transformer]
     if model.weights is None:
@@ -79,13 +71,10 @@ def _tokens(weights: Path) -> Tokens:
 
 def pretrain(settings: PretrainSettings, output: Path) -> None:
     """Train a small transformer on public text; weights and vocabulary go to `output`."""
-    name = _validate.choice("data", settings.data or PUBLIC_DATA[0], PUBLIC_DATA)
-    corpus = load_corpus(name, data_dir=settings.data_dir, download=settings.download)
-    vocabulary = public_vocabulary(corpus, settings.model.vocabulary_size)
-    length = settings.model.sequence_length
-    make = partial(untrained, len(vocabulary), settings.model.width, length)
+    sentences = public_sentences(settings)
+    width, length = settings.model.width, settings.model.sequence_length
+    make = partial(untrained, len(sentences.vocabulary), width, length)
     network = seeded(make, settings.seed).to(device())
-    sentences = Sentences(corpus=corpus, vocabulary=vocabulary, length=length)
     pretrain_language(network, sentences, settings, output)
-    vocabulary.save_in(output)
+    sentences.vocabulary.save_in(output)
     network.model.save_pretrained(output)

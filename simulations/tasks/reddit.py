@@ -10,15 +10,14 @@ histories, and the public text is two comedies.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from flwr_sdp import _validate
 from simulations.data.text.client_text import ClientText, load_users
 from simulations.data.text.public_vocabulary import public_vocabulary
-from simulations.data.text.sentences import Sentences
 from simulations.data.text.sources import load_corpus
 from simulations.data.text.vocabulary import FILE, Vocabulary
 from simulations.models.device import device
@@ -26,21 +25,14 @@ from simulations.models.language_modelling import LanguageModelling
 from simulations.models.torch_model import seeded
 from simulations.models.weights import fill, load_weights, refuse_sizes, save_weights
 from simulations.models.word_lstm import TOKENS, WIDTH, WordLSTM
-from simulations.pretraining.language import pretrain_language
+from simulations.pretraining.language import PUBLIC_DATA, pretrain_language, public_sentences
 from simulations.pretraining.settings import PretrainSettings
 from simulations.tasks.task import TaskSettings
-
-DATA = ("shakespeare", "reddit", "text")
-"""Texts by user; the first is the default."""
-
-PUBLIC_DATA = ("shakespeare-public", "text")
-"""Public texts to pretrain on; the first is the default."""
 
 
 def task(settings: TaskSettings) -> LanguageModelling:
     """Return the task."""
-    _validate.choice("data", settings.data or DATA[0], DATA)
-    corpus = load_users(settings, DATA[0])
+    corpus = load_users(settings)
     folder = settings.model.weights
     if folder is None:
         vocabulary = public_vocabulary(load_corpus(PUBLIC_DATA[0]), settings.model.vocabulary_size)
@@ -51,7 +43,7 @@ def task(settings: TaskSettings) -> LanguageModelling:
         refuse_sizes(settings.model)
         network, vocabulary, past = _pretrained(folder)
         width = network.width
-        build = partial(_copied, network)
+        build = partial(deepcopy, network)
     return LanguageModelling(
         settings,
         f"{corpus.name}, {_size(len(vocabulary), width)}, {past}",
@@ -62,17 +54,13 @@ def task(settings: TaskSettings) -> LanguageModelling:
 
 def pretrain(settings: PretrainSettings, output: Path) -> None:
     """Train the network on public text; weights and vocabulary go to `output`."""
-    name = _validate.choice("data", settings.data or PUBLIC_DATA[0], PUBLIC_DATA)
-    corpus = load_corpus(name, data_dir=settings.data_dir, download=settings.download)
-    vocabulary = public_vocabulary(corpus, settings.model.vocabulary_size)
+    sentences = public_sentences(settings)
     width = settings.model.width or WIDTH
-    network = seeded(partial(WordLSTM, len(vocabulary), width), settings.seed).to(device())
-    sentences = Sentences(
-        corpus=corpus, vocabulary=vocabulary, length=settings.model.sequence_length
-    )
+    make = partial(WordLSTM, len(sentences.vocabulary), width)
+    network = seeded(make, settings.seed).to(device())
     best = pretrain_language(network, sentences, settings, output)
-    vocabulary.save_in(output)
-    facts = {"network": "word LSTM", "width": width, "data": corpus.name, **best}
+    sentences.vocabulary.save_in(output)
+    facts = {"network": "word LSTM", "width": width, "data": sentences.corpus.name, **best}
     save_weights(network.state_dict(), output, facts)
 
 
@@ -85,12 +73,6 @@ def _pretrained(folder: Path) -> tuple[WordLSTM, Vocabulary, str]:
     network = WordLSTM(len(vocabulary), width)
     fill(network, state, folder)
     return network, vocabulary, f"pretrained on {facts.get('data', folder.name)}"
-
-
-def _copied(network: WordLSTM) -> WordLSTM:
-    copy = WordLSTM(network.tokens, network.width)
-    copy.load_state_dict(network.state_dict())
-    return copy
 
 
 def _size(tokens: int, width: int) -> str:

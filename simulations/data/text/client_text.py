@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from flwr_sdp import _validate
 from simulations.data.partition import Partition
 from simulations.data.text.corpus import Corpus
 from simulations.data.text.held_out import held_out_users
@@ -13,6 +14,9 @@ from simulations.data.text.sentences import Sentences
 from simulations.data.text.sources import load_corpus
 from simulations.data.text.vocabulary import Tokens
 from simulations.tasks.task import TaskSettings
+
+DATA = ("shakespeare", "reddit", "text")
+"""Texts by user; the first is the default."""
 
 HELD_OUT = 0.1
 """Share of the users who are no clients."""
@@ -58,8 +62,8 @@ class ClientText:
         )
 
 
-def load_users(settings: TaskSettings, default: str) -> Corpus:
-    """Return the corpus that a run names, `default` if it names none.
+def load_users(settings: TaskSettings) -> Corpus:
+    """Return the corpus that a run names.
 
     Of comments by very many authors only so many are read as the run has clients.
 
@@ -68,7 +72,7 @@ def load_users(settings: TaskSettings, default: str) -> Corpus:
     FileNotFoundError, ImportError, ValueError
         See :func:`~simulations.data.text.sources.load_corpus`.
     """
-    name = settings.data or default
+    name = _validate.choice("data", settings.data or DATA[0], DATA)
     max_users = None
     if name == "reddit" and settings.partition == "natural":
         max_users = math.ceil(settings.num_clients / (1.0 - HELD_OUT)) + 1

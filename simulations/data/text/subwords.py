@@ -33,6 +33,10 @@ class Subwords:
         if self.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer of the weights must have a token for the end of a text")
 
+    def __len__(self) -> int:
+        """Return the number of tokens, special ones included."""
+        return len(self.tokenizer)
+
     @property
     def beginning(self) -> int:
         """The id of the token before a sentence."""

@@ -43,6 +43,10 @@ class Tokens(Protocol):
         """The id of the token for all words that are not known, if there is one."""
         ...
 
+    def __len__(self) -> int:
+        """Return the number of tokens, special ones included."""
+        ...
+
     def encode(self, corpus: Corpus) -> NDArray[np.int32]:
         """Return the id of each of the corpus's tokens."""
         ...
