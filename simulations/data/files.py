@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+
+from simulations import extras
 
 FETCHED = Path("~/.cache/flwr-sdp")
 """Where files are fetched to, and looked for, without a data-dir."""
@@ -81,10 +82,5 @@ class FileSet:
         return f"{path} is missing, for data = {self.data!r}: {', '.join(ways)}"
 
     def _download(self, root: Path) -> None:
-        try:
-            datasets = import_module("torchvision").datasets
-        except ImportError as error:
-            raise ImportError(
-                "download = true needs torchvision: pip install 'flwr-sdp[tasks]'"
-            ) from error
+        datasets = extras.load("torchvision", "download = true needs").datasets
         getattr(datasets, self.torchvision)(root=str(root), train=True, download=True)

