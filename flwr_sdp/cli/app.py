@@ -90,9 +90,9 @@ def simulate(
     A sweep: flwr-sdp simulate simulations/conf/digits.toml --trials 5
     --sweep sdp-epsilon-direction=500,100,50
     """
-    from flwr_sdp.cli.engines import Resources
-    from flwr_sdp.cli.run_file import Options
-    from flwr_sdp.cli.simulate import simulate as run
+    from flwr_sdp.cli.commands.simulate import simulate as run
+    from flwr_sdp.cli.engines.engine import Resources
+    from flwr_sdp.cli.runs.run_file import Options
 
     options = Options(set_=set_ or (), sweep=sweep or (), trials=trials, engine=engine, seed=seed)
     status = run(
@@ -121,7 +121,7 @@ def preflight(
 
     Example: flwr-sdp preflight simulations/conf/mnist/cpu.toml
     """
-    from flwr_sdp.cli.preflight import show
+    from flwr_sdp.cli.commands.preflight import show
 
     show(config, set_=set_ or (), app_dir=app_dir, as_json=json_)
 
@@ -142,7 +142,7 @@ def pretrain(
 
     Example: flwr-sdp pretrain simulations/conf/reddit/pretrain.toml
     """
-    from flwr_sdp.cli.pretrain import run
+    from flwr_sdp.cli.commands.pretrain import run
 
     raise typer.Exit(run(config, set_=set_ or [], app_dir=app_dir, output=output))
 
@@ -167,7 +167,7 @@ def plot(
 
     Example: flwr-sdp plot runs/digits/20270101-120000 --kind gap
     """
-    from flwr_sdp.cli.plot import show
+    from flwr_sdp.cli.commands.plot import show
 
     show(folders, kind=kind, output=output, metric=metric)
 
@@ -183,7 +183,7 @@ def ledger(
 
     Example: flwr-sdp ledger /var/lib/flwr-sdp/ledger.db
     """
-    from flwr_sdp.cli.ledger import show
+    from flwr_sdp.cli.commands.ledger import show
 
     show(path, data_set=data_set, order=order, as_json=json_)
 
@@ -225,7 +225,7 @@ def plan(
     Example: flwr-sdp plan --dim 3274634 --clients-per-round 10000 --population 10000000
     --rounds 100 --dim-target 1000
     """
-    from flwr_sdp.cli.plan import show
+    from flwr_sdp.cli.commands.plan import show
 
     show(
         as_json=json_,
@@ -260,7 +260,7 @@ def calibrate(
 
     Example: flwr-sdp calibrate --dim 3274634 --epsilon-direction 500
     """
-    from flwr_sdp.cli.calibrate import show
+    from flwr_sdp.cli.commands.calibrate import show
 
     show(
         dim,
@@ -290,7 +290,7 @@ def account(
     Example: flwr-sdp account --clients-per-round 1000 --population 1000000 --rounds 500
     --delta 1e-8 --target-epsilon 2
     """
-    from flwr_sdp.cli.account import show
+    from flwr_sdp.cli.commands.account import show
 
     show(
         noise_multiplier=noise_multiplier,
@@ -316,6 +316,6 @@ def audit(
 
     Example: flwr-sdp audit simulations/conf/audit/digits.toml
     """
-    from flwr_sdp.cli.audit import run
+    from flwr_sdp.cli.commands.audit import run
 
     raise typer.Exit(run(config, app_dir=app_dir, output=output, as_json=json_))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flwr_sdp.cli.stream_figures import plot_streams
+from flwr_sdp.cli.results.stream_figures import plot_streams
 from simulations.streams import run
 from simulations.streams.processes import run_jobs
 

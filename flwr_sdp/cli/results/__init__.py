@@ -1,0 +1,1 @@
+"""What came out: tables of results, summaries and figures."""
