@@ -18,6 +18,11 @@ from flwr_sdp.strategies._quiet import quiet
 from flwr_sdp.strategies.best_accountant import BestAccountant
 
 
+def default_delta(population: int) -> float:
+    """Return the delta that is meant where none is given: well below one over the clients."""
+    return min(1e-5, 0.1 / population)
+
+
 def poisson_accountant(
     *, population: int, delta: float, max_epsilon: float | None = None
 ) -> BestAccountant:

@@ -36,7 +36,7 @@ from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_gen
 from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection
 from flwr_sdp.separated import SeparatedMechanism
 from flwr_sdp.strategies._quiet import quiet
-from flwr_sdp.strategies.accountants import affordable_releases, compose
+from flwr_sdp.strategies.accountants import affordable_releases, compose, default_delta
 from flwr_sdp.strategies.accumulator import Accumulator, ClippedSum, Rounding, formats_of
 from flwr_sdp.strategies.checkpoint import Checkpoints, Snapshot
 from flwr_sdp.strategies.cohort import (
@@ -726,7 +726,7 @@ class ClipAndNoise(Strategy):
         if self.accountant is None and self.noise_multiplier > 0:
             self.accountant = self.sampling.accountant(
                 population=self.population,
-                delta=self.delta or min(1e-5, 0.1 / self.population),
+                delta=self.delta or default_delta(self.population),
                 max_epsilon=self.max_epsilon,
             )
 

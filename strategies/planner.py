@@ -13,7 +13,12 @@ from flwr_sdp._rounding import power_of_ten, round_up
 from flwr_sdp.privunit import Rule
 from flwr_sdp.reconstruction import log_breach_bound, max_epsilon_for
 from flwr_sdp.separated import SeparatedBudget, SeparatedMechanism
-from flwr_sdp.strategies.accountants import compose, poisson_accountant, poisson_event
+from flwr_sdp.strategies.accountants import (
+    compose,
+    default_delta,
+    poisson_accountant,
+    poisson_event,
+)
 
 # Beyond this, constants are not tested; below, so little is asked that there is nothing to plan.
 _LARGEST_EPSILON = 2e4
@@ -188,7 +193,7 @@ def plan(
     agreement = _validate.number("agreement", agreement, above=0.0, maximum=1.0)
     z = _validate.number("noise_multiplier", noise_multiplier, minimum=0.0)
     delta = _validate.number(
-        "delta", min(1e-5, 0.1 / population) if delta is None else delta, above=0.0, below=1.0
+        "delta", default_delta(population) if delta is None else delta, above=0.0, below=1.0
     )
     if epsilon_direction is None:
         total = max_epsilon_for(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
 
 from flwr_sdp._rounding import power_of_ten, round_up
 from flwr_sdp.reconstruction import log_breach_bound
@@ -16,6 +17,8 @@ SCHEMA_VERSION = 1
 
 # The reconstruction that the report speaks of: half of the way to the exact direction.
 _TOLERANCE = 0.5
+
+_Part = TypeVar("_Part", "LocalGuarantee", "CentralGuarantee", ProjectionEffect)
 
 _DEVICES_RUN_IT = "without projection, if every device runs the mechanism"
 
@@ -170,6 +173,38 @@ class PrivacyReport:
                 }
         return report
 
+    @classmethod
+    def from_dict(cls, report: Mapping[str, Any]) -> PrivacyReport:
+        """Return the report that :meth:`to_dict` wrote, whatever else stands beside it.
+
+        Raises
+        ------
+        ValueError
+            If it is no such report, naming what is missing, or one of another schema.
+        """
+        if report.get("schema") != SCHEMA_VERSION:
+            raise ValueError(
+                f"schema must be {SCHEMA_VERSION} in a privacy report; got {report.get('schema')!r}"
+            )
+        try:
+            local, projection = report["local"], report["projection"]
+            reconstruction = report["reconstruction"]
+            return cls(
+                rounds=report["rounds"],
+                max_reports_per_client=0 if local is None else local["max_reports_per_client"],
+                local=None if local is None else _read(LocalGuarantee, local),
+                central=_central(report["central"]),
+                exceptions=tuple(report["exceptions"]),
+                projections=tuple(
+                    _read(CentralGuarantee, entry) for entry in report["central_projected"]
+                ),
+                without_projection=_central(report["central_without_projection"]),
+                projection=None if projection is None else _read(ProjectionEffect, projection),
+                dim=None if reconstruction is None else reconstruction["dim_target"],
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a whole privacy report: {error}") from None
+
     def to_json(self) -> str:
         """Return the report as indented JSON."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
@@ -243,6 +278,17 @@ class PrivacyReport:
             f"           update to cosine {_TOLERANCE:g} with probability at most",
             f"           {one} from one report, {every} from all",
         ]
+
+
+def _read(kind: type[_Part], entry: Mapping[str, Any]) -> _Part:
+    """Return the dataclass that `entry` has every field of; null is what is no number."""
+    values: dict[str, Any] = {field.name: entry[field.name] for field in fields(kind)}
+    missing: dict[str, Any] = {name: math.nan for name, value in values.items() if value is None}
+    return kind(**{**values, **missing})
+
+
+def _central(entry: Mapping[str, Any] | None) -> CentralGuarantee | None:
+    return None if entry is None else _read(CentralGuarantee, entry)
 
 
 def _central_dict(guarantee: CentralGuarantee) -> dict[str, Any]:

@@ -7,25 +7,29 @@ from typing import Annotated
 
 import typer
 
+from flwr_sdp.cli.options import (
+    AppFolder,
+    AsJson,
+    Clients,
+    Delta,
+    Dim,
+    EpsilonMagnitude,
+    MaxNorm,
+    Population,
+    Rounds,
+    RunFile,
+    Set,
+    choice,
+)
+
 app = typer.Typer(
     name="flwr-sdp",
     help="Separated differential privacy for Flower.",
+    epilog="Exit status: 0 done; 1 a run failed, or a claim was refuted; 2 a mistake in the call "
+    "or a file it names; 130 stopped by hand.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-
-# Options of several commands.
-Dim = Annotated[int, typer.Option(help="Coordinates of an update.")]
-Clients = Annotated[int, typer.Option(help="Expected cohort.")]
-Population = Annotated[int, typer.Option(help="Clients there are.")]
-Rounds = Annotated[int, typer.Option(help="Rounds of training.")]
-MaxNorm = Annotated[float, typer.Option(help="Longest update that is not shortened.")]
-EpsilonMagnitude = Annotated[float, typer.Option(help="Budget of the magnitude.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-AppFolder = Annotated[
-    Path | None,
-    typer.Option("--app", help="The Flower app; by default the one around the run file."),
-]
 
 
 @app.callback()
@@ -35,13 +39,8 @@ def _root() -> None:
 
 @app.command()
 def simulate(
-    config: Annotated[
-        Path, typer.Argument(help="Run file (TOML): run-config keys, trials, engine, sweep.")
-    ],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set one more key; may be repeated."),
-    ] = None,
+    config: RunFile,
+    set_: Set = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,7 +51,7 @@ def simulate(
         int | None, typer.Option(help="Runs of each point, on the seeds seed, seed + 1, ...")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="ray, or local for one process without Ray.")
+        str | None, choice("ray", "local", help="Ray, or one process without Ray.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=N.")] = None,
     app_dir: AppFolder = None,
@@ -82,6 +81,10 @@ def simulate(
             help="Go on with the run or sweep whose results are in DIR, from its checkpoints.",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check settings and data, say what would run, stop.")
+    ] = False,
+    json_: AsJson = False,
 ) -> None:
     """Simulate private federated training, follow it, and leave the results in a folder.
 
@@ -103,19 +106,15 @@ def simulate(
         resources=Resources(num_cpus=num_cpus, num_gpus=num_gpus),
         with_baseline=baseline,
         resume=resume,
+        dry_run=dry_run,
+        as_json=json_,
     )
     raise typer.Exit(status)
 
 
 @app.command()
 def preflight(
-    config: Annotated[Path, typer.Argument(help="Run file (TOML), as for simulate.")],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set one more key; may be repeated."),
-    ] = None,
-    app_dir: AppFolder = None,
-    json_: AsJson = False,
+    config: RunFile, set_: Set = None, app_dir: AppFolder = None, json_: AsJson = False
 ) -> None:
     """Measure one client of a run here, and say how many to run at once, and with which options.
 
@@ -128,15 +127,13 @@ def preflight(
 
 @app.command()
 def pretrain(
-    config: Annotated[Path, typer.Argument(help="What to do (TOML): task, steps, data, sizes.")],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set one more key; may be repeated."),
-    ] = None,
+    config: RunFile,
+    set_: Set = None,
     app_dir: AppFolder = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder of the weights; by default weights/<task>.")
     ] = None,
+    json_: AsJson = False,
 ) -> None:
     """Train a task's model without privacy on public data, for private runs to refit.
 
@@ -144,7 +141,7 @@ def pretrain(
     """
     from flwr_sdp.cli.commands.pretrain import run
 
-    raise typer.Exit(run(config, set_=set_ or [], app_dir=app_dir, output=output))
+    raise typer.Exit(run(config, set_=set_ or [], app_dir=app_dir, output=output, as_json=json_))
 
 
 @app.command()
@@ -154,7 +151,7 @@ def plot(
     ],
     kind: Annotated[
         str | None,
-        typer.Option(help="gap, accuracy, frontier or box; by default all there is data for."),
+        choice("gap", "accuracy", "frontier", "box", help="By default all that there is data for."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="A PNG, or a folder; by default the folder of the results.")
@@ -162,6 +159,7 @@ def plot(
     metric: Annotated[
         str, typer.Option(help="What is drawn: a column of results.csv, as top-5-accuracy.")
     ] = "accuracy",
+    json_: AsJson = False,
 ) -> None:
     """Draw figures of finished runs: the gap to no privacy, accuracy, frontier, spread.
 
@@ -169,7 +167,24 @@ def plot(
     """
     from flwr_sdp.cli.commands.plot import show
 
-    show(folders, kind=kind, output=output, metric=metric)
+    show(folders, kind=kind, output=output, metric=metric, as_json=json_)
+
+
+@app.command()
+def report(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Folders of runs or sweeps, or report.json files."),
+    ],
+    json_: AsJson = False,
+) -> None:
+    """Show what finished runs guarantee, and to whom; several are put side by side.
+
+    Example: flwr-sdp report runs/digits/20270101-120000
+    """
+    from flwr_sdp.cli.commands.report import show
+
+    show(paths, as_json=json_)
 
 
 @app.command()
@@ -216,8 +231,10 @@ def plan(
         float, typer.Option(help="Norm of the average update over that of one.")
     ] = 1.0,
     noise_multiplier: Annotated[float, typer.Option(help="Of the server's noise.")] = 1.0,
-    delta: Annotated[float | None, typer.Option(help="By default min(1e-5, 0.1/N).")] = None,
-    rule: Annotated[str, typer.Option(help="tight or paper.")] = "tight",
+    delta: Delta = None,
+    rule: Annotated[str, choice("tight", "paper", help="How the mechanism is calibrated.")] = (
+        "tight"
+    ),
     json_: AsJson = False,
 ) -> None:
     """Work out budget, noise and guarantees of a deployment before anyone trains.
@@ -276,13 +293,13 @@ def account(
     clients_per_round: Clients,
     population: Population,
     rounds: Rounds,
-    delta: Annotated[float, typer.Option(help="delta of the guarantee.")],
     noise_multiplier: Annotated[
         float | None, typer.Option(help="What epsilon does this noise give?")
     ] = None,
     target_epsilon: Annotated[
         float | None, typer.Option(help="What noise does this epsilon take?")
     ] = None,
+    delta: Delta = None,
     json_: AsJson = False,
 ) -> None:
     """Account for a training before it runs: epsilon from the noise, or the noise from epsilon.
@@ -305,7 +322,8 @@ def account(
 
 @app.command()
 def audit(
-    config: Annotated[Path, typer.Argument(help="Run file (TOML): which attacks, how often.")],
+    config: RunFile,
+    set_: Set = None,
     app_dir: AppFolder = None,
     output: Annotated[
         Path, typer.Option(help="Results go to OUTPUT/audit/<run file's name>/<time>/.")
@@ -318,4 +336,4 @@ def audit(
     """
     from flwr_sdp.cli.commands.audit import run
 
-    raise typer.Exit(run(config, app_dir=app_dir, output=output, as_json=json_))
+    raise typer.Exit(run(config, set_=set_ or (), app_dir=app_dir, output=output, as_json=json_))

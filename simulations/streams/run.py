@@ -71,11 +71,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--processes", type=int, default=None, metavar="N", help="default: one for each core"
     )
+    parser.add_argument("--check", action="store_true", help="read the settings, and stop")
     call = parser.parse_args(arguments)
     try:
         processes = cores() if call.processes is None else call.processes
         _validate.integer("--processes", processes, minimum=1)
-        run(read_study(read_toml(call.runfile)), call.output, processes=processes)
+        study = read_study(read_toml(call.runfile))
+        if not call.check:
+            run(study, call.output, processes=processes)
     except (OSError, ValueError) as error:
         print(f"streams: {error}", file=sys.stderr)
         return 2

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flwr_sdp.strategies import LocalGuarantee, PrivacyReport
+
 KEYS = {
     "task": "toy",
     "num-clients": 10,
@@ -41,8 +43,17 @@ def write_app(folder, **keys):
 
 
 def report(run):
-    """Return the report that the toy logs: what one point of a sweep claims, and no other does."""
-    return f"Privacy report\n  epsilon  {run.config['sdp-epsilon-direction']:g} a report\n"
+    """Return the report that the toy leaves: what one point claims, and no other does."""
+    local = LocalGuarantee(
+        epsilon_direction=run.config["sdp-epsilon-direction"], epsilon_magnitude=10.0
+    )
+    return PrivacyReport(
+        rounds=2,
+        max_reports_per_client=2,
+        local=None if run.baseline else local,
+        central=None,
+        exceptions=("a toy",),
+    )
 
 
 def accuracy(run, number):
@@ -72,9 +83,7 @@ def fake_engine(log):
     class Job:
         def __init__(self, run, failed, interrupted):
             self.lines = io.StringIO(
-                "Traceback (most recent call last):\nKaboom\n"
-                if failed
-                else f"\n{report(run)}\nend\n"
+                "Traceback (most recent call last):\nKaboom\n" if failed else "\nend\n"
             )
             self._failed, self._interrupted = failed, interrupted
 
@@ -133,7 +142,9 @@ def fake_engine(log):
                 (run.folder / "checkpoints").mkdir(exist_ok=True)
                 (run.folder / "checkpoints" / "round-1").touch()
             elif log.interrupt_at != name:
-                run.report.write_text(json.dumps({"data": "toy (stand-in)"}))
+                run.report.write_text(
+                    json.dumps({**report(run).to_dict(), "data": "toy (stand-in)"})
+                )
             return Job(run, failed, log.interrupt_at == name)
 
     return Engine

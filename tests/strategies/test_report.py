@@ -8,7 +8,12 @@ import re
 import pytest
 
 from flwr_sdp.reconstruction import log_breach_bound
-from flwr_sdp.strategies import CentralGuarantee, LocalGuarantee, PrivacyReport
+from flwr_sdp.strategies import (
+    CentralGuarantee,
+    LocalGuarantee,
+    PrivacyReport,
+    ProjectionEffect,
+)
 from tests.statistics_helpers import load_oracle
 
 LOCAL = LocalGuarantee(epsilon_direction=50.0, epsilon_magnitude=10.0)
@@ -234,3 +239,40 @@ def test_projection_leaves_the_run_alone():
     CENTRAL.projected(population=10**7, noise_multiplier=1.0, delta=1e-9)
     assert dataclasses.asdict(CENTRAL) == before
     assert math.isfinite(before["epsilon"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"local": None},
+        {"central": None},
+        {"dim": None},
+        {"without_projection": dataclasses.replace(CENTRAL, epsilon=0.5, noise_multiplier=3.0)},
+        {"projections": (dataclasses.replace(CENTRAL, population=10**7),)},
+        {
+            "projection": ProjectionEffect(
+                norm=5.0, share_projected=0.25, mean_length=4.0, bias=-1.0
+            )
+        },
+        {"projection": ProjectionEffect(norm=0.0, share_projected=0.25, mean_length=0.0, bias=0.0)},
+    ],
+)
+def test_a_report_read_back_says_the_same(changes):
+    made = report(**changes)
+    read = PrivacyReport.from_dict(json.loads(made.to_json()))
+    assert read.to_text() == made.to_text()
+    assert read.to_dict() == made.to_dict()
+
+
+def test_a_report_of_another_schema_is_refused():
+    with pytest.raises(ValueError, match=r"schema must be 1 .* got 2"):
+        PrivacyReport.from_dict({**report().to_dict(), "schema": 2})
+
+
+@pytest.mark.parametrize("missing", ["local", "central", "exceptions", "reconstruction"])
+def test_half_a_report_is_refused(missing):
+    content = report().to_dict()
+    del content[missing]
+    with pytest.raises(ValueError, match=f"not a whole privacy report: '{missing}'"):
+        PrivacyReport.from_dict(content)

@@ -10,7 +10,7 @@ from flwr_sdp._rounding import round_up
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.tables import facts
 from flwr_sdp.strategies import noise_multiplier_for, poisson_accountant, poisson_event
-from flwr_sdp.strategies.accountants import compose
+from flwr_sdp.strategies.accountants import compose, default_delta
 
 
 def show(
@@ -20,7 +20,7 @@ def show(
     clients_per_round: int,
     population: int,
     rounds: int,
-    delta: float,
+    delta: float | None,
     as_json: bool,
 ) -> None:
     """Print epsilon for a noise multiplier, or the noise multiplier for an epsilon.
@@ -38,6 +38,7 @@ def show(
             f"{clients_per_round}"
         )
     rate = clients_per_round / population
+    delta = default_delta(population) if delta is None else delta
     try:
         if noise_multiplier is None and target_epsilon is not None:
             noise_multiplier = noise_multiplier_for(

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from flwr_sdp.cli.errors import CommandError
-from flwr_sdp.cli.folders import find_app, new_folder, require_module
+import tomli_w  # comes with flwr
+
+from flwr_sdp.cli.errors import CommandError, require_packages
+from flwr_sdp.cli.folders import find_app, new_folder, read_toml, require_module
+from flwr_sdp.cli.runs.values import parse_set
 
 _MODULE = "simulations.audit"
-_NEEDED = ("torch", "sklearn", "matplotlib")
 
 
-def run(config_file: Path, *, app_dir: Path | None, output: Path, as_json: bool) -> int:
+def run(
+    config_file: Path,
+    *,
+    set_: Sequence[str],
+    app_dir: Path | None,
+    output: Path,
+    as_json: bool,
+) -> int:
     """Run the app's audit on a run file, and return its exit status.
 
     It is 0 if every claim holds, 1 if one was refuted, and 2 for a mistake in the run file. The
@@ -26,17 +36,17 @@ def run(config_file: Path, *, app_dir: Path | None, output: Path, as_json: bool)
     CommandError
         If something is missing, or the audit was stopped.
     """
-    for package in _NEEDED:
-        if importlib.util.find_spec(package) is None:
-            raise CommandError(f"{package} is not installed: pip install 'flwr-sdp[simulation]'")
-    if not config_file.is_file():
-        raise CommandError(f"cannot read {config_file}: no such file")
+    require_packages("torch", "sklearn", "matplotlib")
+    content = {**read_toml(config_file), **dict(parse_set(text) for text in set_)}
     root = find_app(config_file, app_dir)
     require_module(root, _MODULE)
     folder = new_folder(output.resolve() / "audit" / config_file.stem)
-    command = [sys.executable, "-m", _MODULE, str(config_file.resolve()), "--output", str(folder)]
     try:
-        status = _follow([*command, "--json"] if as_json else command, root)
+        with tempfile.TemporaryDirectory() as scratch:
+            settings = Path(scratch, config_file.name)
+            settings.write_text(tomli_w.dumps(content), encoding="utf-8")
+            command = [sys.executable, "-m", _MODULE, str(settings), "--output", str(folder)]
+            status = _follow([*command, "--json"] if as_json else command, root)
     finally:
         for empty in (folder, *folder.parents[:2]):
             with suppress(OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,12 @@ _SUFFIX = ".png"
 
 
 def show(
-    folders: Sequence[Path], *, kind: str | None, output: Path | None, metric: str = ACCURACY
+    folders: Sequence[Path],
+    *,
+    kind: str | None,
+    output: Path | None,
+    metric: str = ACCURACY,
+    as_json: bool = False,
 ) -> None:
     """Draw one kind of figure, or all that the results allow, and print where they are.
 
@@ -36,6 +42,9 @@ def show(
         pictures = draw_streams(folders[0])
     else:
         pictures = draw(folders, kind=kind, output=output, metric=metric)
+    if as_json:
+        print(json.dumps({"pictures": [str(picture.resolve()) for picture in pictures]}, indent=2))
+        return
     console = Console()
     for picture in pictures:
         console.print(f"picture  {shown(picture)}", highlight=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import tomli_w  # comes with flwr
@@ -16,7 +17,14 @@ from flwr_sdp.cli.runs.values import absolute_paths, parse_set
 MODULE = "simulations.pretraining"
 
 
-def run(config_file: Path, *, set_: list[str], app_dir: Path | None, output: Path | None) -> int:
+def run(
+    config_file: Path,
+    *,
+    set_: list[str],
+    app_dir: Path | None,
+    output: Path | None,
+    as_json: bool = False,
+) -> int:
     """Run the app's pretraining on a file, and return the exit status.
 
     Raises
@@ -35,7 +43,7 @@ def run(config_file: Path, *, set_: list[str], app_dir: Path | None, output: Pat
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "pretrain.toml"
     config.write_text(tomli_w.dumps(absolute_paths(content)), encoding="utf-8")
-    console = Console()
+    console = Console(stderr=as_json)
     console.print(f"[bold]flwr-sdp pretrain[/bold]  weights in {shown(folder)}")
     try:
         completed = follow(
@@ -49,7 +57,9 @@ def run(config_file: Path, *, set_: list[str], app_dir: Path | None, output: Pat
         )
     except KeyboardInterrupt:
         raise CommandError(f"stopped: what there is lies in {folder}", 130) from None
-    if completed:
+    if completed and as_json:
+        print(json.dumps({"task": content.get("task"), "weights": str(folder)}, indent=2))
+    elif completed:
         console.print(
             f'refit them with weights = "{shown(folder)}" in a run file',
             highlight=False,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from flwr_sdp.cli.engines.local_engine import LocalEngine
 from flwr_sdp.cli.engines.ray_engine import RayEngine
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.folders import find_app, new_folder, read_toml, results_name, shown
-from flwr_sdp.cli.results.metrics import last_known, read_rows
+from flwr_sdp.cli.results.metrics import last_known, last_row, read_rows
+from flwr_sdp.cli.results.reports import read_report
 from flwr_sdp.cli.results.table import RESULTS, result_keys, write_results
 from flwr_sdp.cli.runs.grid import Run, is_grid, runs_of
 from flwr_sdp.cli.runs.resume import folder_to_resume, is_complete, take_up
@@ -44,8 +46,13 @@ def simulate(
     resources: Resources,
     with_baseline: bool,
     resume: Path | None,
+    dry_run: bool = False,
+    as_json: bool = False,
 ) -> int:
     """Run what a run file and the options say, and return the exit status.
+
+    A dry run stops when all is checked, and says what would be run. With `as_json` standard output
+    has one JSON object at the end, and all else goes to standard error.
 
     Raises
     ------
@@ -59,7 +66,9 @@ def simulate(
     if engine == STREAM:
         if resume is not None or not with_baseline:
             raise CommandError("a stream has neither --resume nor --no-baseline: leave them out")
-        return run_stream(content, options, app_dir=root, parent=parent)
+        return run_stream(
+            content, options, app_dir=root, parent=parent, dry_run=dry_run, as_json=as_json
+        )
     simulation = Simulation.prepare(
         content,
         options=options,
@@ -69,8 +78,9 @@ def simulate(
         resources=resources,
         with_baseline=with_baseline,
         resume=resume,
+        dry_run=dry_run,
     )
-    return simulation.run()
+    return (simulation.describe if dry_run else simulation.run)(as_json=as_json)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,8 +107,11 @@ class Simulation:
         resources: Resources,
         with_baseline: bool,
         resume: Path | None,
+        dry_run: bool = False,
     ) -> Simulation:
         """Check the call and create the folder of the run, or take up the one to resume.
+
+        A dry run writes nothing.
 
         Raises
         ------
@@ -117,8 +130,11 @@ class Simulation:
             resume = folder_to_resume(resume.resolve(), file)
         facts = check_with_app(runs_of(file, parent, with_baseline=with_baseline), app_dir)
         warnings = ENGINES[engine].foresee(facts, resources)
-        run_dir = new_folder(parent) if resume is None else resume
-        (run_dir / "config.toml").write_text(tomli_w.dumps(file.to_toml()), encoding="utf-8")
+        if dry_run:
+            run_dir = resume or parent
+        else:
+            run_dir = new_folder(parent) if resume is None else resume
+            (run_dir / "config.toml").write_text(tomli_w.dumps(file.to_toml()), encoding="utf-8")
         return cls(
             app_dir=app_dir,
             file=file,
@@ -129,19 +145,33 @@ class Simulation:
             warnings=tuple(warnings),
         )
 
-    def run(self) -> int:
+    def describe(self, *, as_json: bool = False) -> int:
+        """Say what would be run, and return the exit status."""
+        console, done = Console(stderr=as_json, highlight=False), self._done()
+        console.print(
+            f"[bold]flwr-sdp simulate[/bold]  {len(self.runs) - len(done)} runs on "
+            f"{self.file.engine}, results in a folder of {shown(self.run_dir)}"
+        )
+        self._warn(console)
+        for number, run in enumerate(self.runs):
+            state = "done" if number in done else f"seed {run.config.get('seed', '-')}"
+            console.print(f"  {run.label}: {state}", markup=False, soft_wrap=True)
+        if as_json:
+            runs = [
+                {**_run_facts(run), "done": number in done, "config": run.config}
+                for number, run in enumerate(self.runs)
+            ]
+            facts = {"engine": self.file.engine, "runs": runs, "warnings": self.warnings}
+            print(json.dumps(facts, indent=2, default=str))
+        return 0
+
+    def run(self, *, as_json: bool = False) -> int:
         """Run what is not done yet, one after another, and return the exit status."""
-        console = Console()
+        console = Console(stderr=as_json)
         console.print(f"[bold]flwr-sdp simulate[/bold]  results in {shown(self.run_dir)}")
-        for warning in self.warnings:
-            text = f"warning: {warning}"
-            console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        self._warn(console)
         grid = is_grid(self.file)
-        done = {
-            number: run
-            for number, run in enumerate(self.runs)
-            if grid and self.resume and is_complete(run)
-        }
+        done = self._done()
         if done:
             console.print(f"{len(done)} of {len(self.runs)} runs are done already")
         self._write_results(done)
@@ -161,12 +191,41 @@ class Simulation:
                         highlight=False,
                         soft_wrap=True,
                     )
+                if as_json:
+                    self._print_json(done, [])
                 return 1
-        if grid:
-            self._show_grid(console)
-        else:
-            self._show_run(console)
+        pictures = self._show_grid(console) if grid else self._show_run(console)
+        if as_json:
+            self._print_json(done, pictures)
         return 0
+
+    def _done(self) -> dict[int, Run]:
+        """Return what is complete already: runs of a sweep that is taken up again."""
+        if not (self.resume and is_grid(self.file)):
+            return {}
+        return {number: run for number, run in enumerate(self.runs) if is_complete(run)}
+
+    def _warn(self, console: Console) -> None:
+        for warning in self.warnings:
+            text = f"warning: {warning}"
+            console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+    def _print_json(self, done: Mapping[int, Run], pictures: Sequence[Path]) -> None:
+        facts = {
+            "folder": self.run_dir,
+            "completed": len(done) == len(self.runs),
+            "runs": [
+                {
+                    **_run_facts(run),
+                    "completed": number in done,
+                    "last_round": last_row(run.metrics),
+                }
+                for number, run in enumerate(self.runs)
+            ],
+            "pictures": pictures,
+            "warnings": self.warnings,
+        }
+        print(json.dumps(facts, indent=2, default=str))
 
     def _run_rest(self, done: dict[int, Run], console: Console) -> bool:
         """Run what is not in `done`, and add it there; return whether all of it completed."""
@@ -207,7 +266,7 @@ class Simulation:
             runs = [done[number] for number in sorted(done)]
             write_results(runs, result_keys(self.runs), self.run_dir / RESULTS)
 
-    def _show_run(self, console: Console) -> None:
+    def _show_run(self, console: Console) -> list[Path]:
         from flwr_sdp.cli.results.run_figure import draw_run
 
         picture = draw_run(self.run_dir)
@@ -216,10 +275,12 @@ class Simulation:
             accuracy = last_known(read_rows(run.metrics), "accuracy")
             if accuracy is not None:
                 console.print(f"{run.kind:8} accuracy {accuracy:.4f}")
-        if picture is not None:
-            console.print(f"picture  {shown(picture)}")
+        if picture is None:
+            return []
+        console.print(f"picture  {shown(picture)}")
+        return [picture]
 
-    def _show_grid(self, console: Console) -> None:
+    def _show_grid(self, console: Console) -> list[Path]:
         from flwr_sdp.cli.commands.plot import draw
         from flwr_sdp.cli.results.summary import summary_table
 
@@ -229,9 +290,10 @@ class Simulation:
             pictures = draw([self.run_dir])
         except CommandError as error:  # an app that measures no accuracy
             console.print(f"no figures: {error}", markup=False)
-            return
+            return []
         for picture in pictures:
             console.print(f"picture  {shown(picture)}", highlight=False, soft_wrap=True)
+        return pictures
 
     def _show_report(self, console: Console) -> None:
         """Show the privacy report of the first run; of several, say which: each has its own."""
@@ -244,10 +306,20 @@ class Simulation:
             console.print(report, highlight=False, markup=False, soft_wrap=True)
 
 
-def _write_report(run: Run) -> None:
-    """Write the privacy report of a run beside its results."""
-    from flwr_sdp.cli.results.summary import extract_report
+def _run_facts(run: Run) -> dict[str, Any]:
+    return {
+        "label": run.label,
+        "point": run.point,
+        "trial": run.trial,
+        "baseline": run.baseline,
+        "folder": run.folder,
+    }
 
-    report = extract_report(run.log.read_text(encoding="utf-8"))
-    if report:
-        run.privacy_report.write_text(report + "\n", encoding="utf-8")
+
+def _write_report(run: Run) -> None:
+    """Write the privacy report of a run for people, beside the app's own file."""
+    try:
+        report, _ = read_report(run.report)
+    except CommandError:
+        return  # an app that leaves none
+    run.privacy_report.write_text(report.to_text() + "\n", encoding="utf-8")

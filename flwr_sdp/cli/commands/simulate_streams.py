@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from rich.console import Console
 
 from flwr_sdp.cli.engines.engine import Engine, Resources
 from flwr_sdp.cli.engines.follow import follow
-from flwr_sdp.cli.engines.stream_engine import StreamEngine
+from flwr_sdp.cli.engines.stream_engine import StreamEngine, check_settings
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.folders import new_folder, shown
 from flwr_sdp.cli.results.table import RESULTS
 from flwr_sdp.cli.runs.grid import Run
-from flwr_sdp.cli.runs.run_file import Options
+from flwr_sdp.cli.runs.run_file import STREAM, Options
 
 
 def run_stream(
@@ -25,6 +26,8 @@ def run_stream(
     *,
     app_dir: Path,
     parent: Path,
+    dry_run: bool = False,
+    as_json: bool = False,
     engine_type: type[Engine] = StreamEngine,
 ) -> int:
     """Run a stream, draw its pictures, and return the exit status.
@@ -39,19 +42,29 @@ def run_stream(
         The app that has the program.
     parent : Path
         Where the folder of the run is made.
+    dry_run : bool
+        Whether to stop once the settings are checked.
+    as_json : bool
+        Whether to print JSON.
     engine_type : type
         What it is started on.
 
     Raises
     ------
     CommandError
-        If the app has no such program.
+        If the app has no such program, or it does not take the settings.
     """
     changed = with_options(content, options)
     engine_type.check(app_dir)
+    check_settings(changed, app_dir)
+    console = Console(stderr=as_json)
+    if dry_run:
+        if as_json:
+            print(json.dumps({"engine": STREAM, "config": changed}, indent=2))
+        console.print("[bold]flwr-sdp simulate[/bold]  a stream; its settings are right")
+        return 0
     run_dir = new_folder(parent)
     (run_dir / "config.toml").write_text(tomli_w.dumps(changed), encoding="utf-8")
-    console = Console()
     console.print(f"[bold]flwr-sdp simulate[/bold]  results in {shown(run_dir)}")
     run = Run(point={}, trial=0, baseline=False, config=changed, folder=run_dir, label="stream")
     try:
@@ -67,11 +80,13 @@ def run_stream(
             )
     except KeyboardInterrupt:
         raise CommandError(f"stopped: what there is lies in {run_dir}", 130) from None
-    if not completed:
-        return 1
-    for picture in draw_streams(run_dir):
+    pictures = draw_streams(run_dir) if completed else []
+    for picture in pictures:
         console.print(f"picture  {shown(picture)}")
-    return 0
+    if as_json:
+        facts = {"folder": str(run_dir), "completed": completed, "pictures": pictures}
+        print(json.dumps(facts, indent=2, default=str))
+    return 0 if completed else 1
 
 
 def with_options(content: Mapping[str, Any], options: Options) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ from flwr_sdp.cli.engines.machine import this_machine
 from flwr_sdp.cli.engines.ray_checks import Node, clients_at_once, tight_memory, unused_gpus
 from flwr_sdp.cli.engines.ray_cluster import cluster_address, cluster_nodes, require_answer
 from flwr_sdp.cli.engines.superlink import LocalSuperLink
-from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.errors import CommandError, require_packages
 from flwr_sdp.cli.runs.grid import Run
 from flwr_sdp.cli.runs.run_config import whole_run_config
 from flwr_sdp.cli.runs.run_file import RESUME_KEY
@@ -46,8 +45,7 @@ class RayEngine:
     @staticmethod
     def check(app_dir: Path) -> None:
         """Raise a CommandError if Ray is not installed, or its cluster does not answer."""
-        if importlib.util.find_spec("ray") is None:
-            raise CommandError("Ray is not installed: pip install 'flwr-sdp[simulation]'")
+        require_packages("ray")
         address = cluster_address()
         if address is not None:
             require_answer(address)

@@ -15,6 +15,12 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
 
 
+def last_row(path: Path) -> dict[str, str] | None:
+    """Return the last complete row, or None if there is none."""
+    rows = read_rows(path)
+    return rows[-1] if rows else None
+
+
 def last_known(rows: Sequence[dict[str, str]], column: str) -> float | None:
     """Return the last number in a column; a round that was not evaluated has none."""
     for row in reversed(rows):

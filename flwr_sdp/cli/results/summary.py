@@ -1,4 +1,4 @@
-"""What a call ends with on the screen: the report, and how accurate the models are."""
+"""What a call ends with on the screen: how accurate the models are."""
 
 from __future__ import annotations
 
@@ -12,20 +12,6 @@ from flwr_sdp.cli.results.curves import baseline_finals, finals, mean_and_error
 from flwr_sdp.cli.results.labels import key_label, value_label
 from flwr_sdp.cli.results.trials import read_results
 from flwr_sdp.cli.tables import table
-
-
-def extract_report(log: str) -> str:
-    """Return the privacy report as the server logged it."""
-    start = log.rfind("Privacy report")
-    if start < 0:
-        return ""
-    lines = log[start:].splitlines()
-    report = [lines[0]]
-    for line in lines[1:]:
-        if not line.startswith("  "):
-            break
-        report.append(line)
-    return "\n".join(report)
 
 
 def summary_table(run_dir: Path) -> Table:

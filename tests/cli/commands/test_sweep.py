@@ -26,6 +26,14 @@ pytest.importorskip("matplotlib", reason="needs flwr-sdp[simulation]")
 
 ROOT = Path(__file__).resolve().parents[3]
 SWEEP = ["--sweep", "sdp-epsilon-direction=100,50", "--trials", "2"]
+REPORT = """Privacy report
+  unit     one client, over 2 rounds
+  local    against whoever sees a report: pure local differential privacy
+           a report   epsilon 60: 50 direction, 10 magnitude
+           in total   epsilon 120 for a client in every cohort
+  central  NONE
+  note     a toy
+"""
 HEAD = ["task", "data", "privacy", "sdp-epsilon-direction", "sdp-rule", "trial", "seed"]
 
 
@@ -51,6 +59,20 @@ def call(tmp_path, log, monkeypatch):
             (tmp_path / "runs" / "toy").iterdir(), key=lambda path: path.stat().st_mtime
         )
         return result.exit_code, result.output, folders[-1]
+
+    return called
+
+
+@pytest.fixture
+def call_json(tmp_path, log):
+    """Return a function that calls simulate with --json: exit status, the object, the screen."""
+    config = write_app(tmp_path / "app")
+
+    def called(*arguments):
+        start = ["simulate", config, "--engine", "local", "--output", tmp_path / "runs", "--json"]
+        arguments = [*start, *arguments]
+        result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+        return result.exit_code, json.loads(result.stdout), result.stderr
 
     return called
 
@@ -90,8 +112,8 @@ def test_a_single_run_lies_where_it_always_did(call, log):
     assert (log.entered, log.left) == (1, 1)
     assert "private  accuracy 0.8520" in output
     assert "baseline accuracy 0.9520" in output
-    assert (run_dir / "report.txt").read_text() == "Privacy report\n  epsilon  50 a report\n"
-    assert "\n\nPrivacy report\n  epsilon  50 a report\n" in output
+    assert (run_dir / "report.txt").read_text() == REPORT
+    assert f"\n\n{REPORT}" in output
     config = tomllib.loads((run_dir / "config.toml").read_text())
     assert config["seed"] == 5
     assert config["engine"] == "local"
@@ -146,7 +168,10 @@ def test_every_point_has_its_own_report_and_the_one_that_is_shown_says_whose_it_
     for epsilon in (100, 50):
         for trial in (0, 1):
             folder = run_dir / f"epsilon-direction={epsilon}" / f"trial-{trial}"
-            assert f"epsilon  {epsilon} a report" in (folder / "report.txt").read_text()
+            assert (
+                f"epsilon {epsilon + 10}: {epsilon} direction"
+                in (folder / "report.txt").read_text()
+            )
     assert len(list(run_dir.rglob("report.txt"))) == 4
     shown = "epsilon-direction=100 trial 0, whose guarantee is its own:\nPrivacy report\n"
     assert shown in output
@@ -318,7 +343,6 @@ def test_a_single_run_does_not_become_a_sweep(call):
 @pytest.mark.parametrize(
     ("keys", "arguments", "message"),
     [
-        ({}, ["--engine", "ray2"], "engine must be one of ray, local, stream; got 'ray2'"),
         ({}, ["--sweep", "local-steps=a,b"], "local-steps must be an integer"),
         ({}, ["--sweep", "seed=1,2"], "seed cannot be swept"),
         ({}, ["--trials", "0"], "trials must be"),
@@ -405,6 +429,61 @@ def test_the_app_is_asked_whether_it_takes_every_point(log, tmp_path):
     assert log.started == []
 
 
+# ------------------------------------------------------------------ what a program reads
+def test_a_dry_run_checks_says_what_would_run_and_writes_nothing(log, tmp_path):
+    config = write_app(tmp_path / "app")
+    start = ["simulate", str(config), "--engine", "local", "--output", str(tmp_path / "runs")]
+    arguments = [*start, *SWEEP, "--dry-run"]
+    result = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert [run["label"] for run in told["runs"]] == [
+        f"{name} trial {trial}"
+        for trial in (0, 1)
+        for name in ("epsilon-direction=100", "epsilon-direction=50", "baseline")
+    ]
+    assert told["runs"][1]["config"]["sdp-epsilon-direction"] == 50.0
+    assert told["runs"][3]["config"]["seed"] == 1
+    for_people = CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
+    assert "6 runs on local" in for_people
+    assert "  epsilon-direction=50 trial 1: seed 1\n" in for_people
+    with pytest.raises(CommandError, match="unknown key 'num-cleints'"):
+        CliRunner().invoke(app, [*arguments, "--set", "num-cleints=3"], catch_exceptions=False)
+    assert log.started == []
+    assert not (tmp_path / "runs").exists()
+
+
+def test_json_of_a_sweep_is_all_of_standard_output(call_json, log):
+    status, told, screen = call_json(*SWEEP)
+    assert status == 0
+    assert told["completed"] is True
+    assert [run["completed"] for run in told["runs"]] == [True] * 6
+    folder = Path(told["folder"])
+    first = told["runs"][0]
+    assert Path(first["folder"]) == folder / "epsilon-direction=100" / "trial-0"
+    assert first["point"] == {"sdp-epsilon-direction": 100.0}
+    assert first["last_round"]["accuracy"] == repr(0.9 - 0.05 + 0.001 * 2)
+    assert {Path(path).name for path in told["pictures"]} == {
+        *("gap.png", "accuracy.png", "frontier.png", "box.png")
+    }
+    assert "Privacy report" in screen
+
+
+def test_json_of_runs_that_failed_says_which(call_json, log):
+    log.fail_at = "epsilon-direction=50/trial-0"
+    status, told, screen = call_json(*SWEEP)
+    assert status == 1
+    assert told["completed"] is False
+    assert [run["completed"] for run in told["runs"]] == [True, *[False] * 5]
+    assert "Kaboom" in screen
+
+
+def test_json_of_plot_names_the_pictures(call):
+    _, _, run_dir = call(*SWEEP)
+    result = CliRunner().invoke(app, ["plot", str(run_dir), "--kind", "box", "--json"])
+    assert json.loads(result.stdout) == {"pictures": [str(run_dir / "box.png")]}
+
+
 # ------------------------------------------------------------------ a stream
 STREAM = """
 import pathlib, sys, tomllib
@@ -443,6 +522,35 @@ def test_a_stream_runs_in_a_program_of_its_own(stream, tmp_path):
         "trials": 2,
     }
     assert "stream.png" in result.output
+
+
+def test_a_dry_run_of_a_stream_runs_nothing(stream, tmp_path):
+    result = CliRunner().invoke(app, [*stream, "--set", "value=7", "--dry-run", "--json"])
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told == {"engine": "stream", "config": {"engine": "stream", "value": 7}}
+    assert not (tmp_path / "runs").exists()
+
+
+def test_json_of_a_stream(stream, tmp_path):
+    result = CliRunner().invoke(app, [*stream, "--json"])
+    (run_dir,) = (tmp_path / "runs" / "toy").iterdir()
+    assert json.loads(result.stdout) == {
+        "folder": str(run_dir),
+        "completed": True,
+        "pictures": [str(run_dir / "stream.png")],
+    }
+    failed = CliRunner().invoke(app, [*stream, "--json", "--set", "fail=true"])
+    assert json.loads(failed.stdout)["completed"] is False
+
+
+def test_settings_of_a_stream_are_checked_before_it_starts(tmp_path):
+    config = ROOT / "simulations" / "conf" / "logistic" / "smoke.toml"
+    call = ["simulate", str(config), "--output", str(tmp_path / "runs"), "--dry-run"]
+    assert CliRunner().invoke(app, call, catch_exceptions=False).exit_code == 0
+    with pytest.raises(CommandError, match=r"^trials must be .* got 0$"):
+        CliRunner().invoke(app, [*call, "--trials", "0"], catch_exceptions=False)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_stream_that_fails_is_a_run_that_failed(stream):
