@@ -43,7 +43,7 @@ def test_audit_is_run_in_the_app_around_the_run_file(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.toml"], "flwr-sdp: cannot read missing.toml: no such file"),
+        (["missing.toml"], "flwr-sdp: cannot read missing.toml: No such file"),
         ([CONF / "smoke.toml", "--app", ROOT / "docs"], "flwr-sdp: no Flower app at"),
         (
             [CONF / "smoke.toml", "--app", ROOT / "docs" / "examples" / "logistic"],
