@@ -166,8 +166,12 @@ class ScalarRelDP:
 
     @property
     def max_output(self) -> float:
-        """Largest absolute value an output can take."""
-        return self._output(self.num_bins)
+        """Largest absolute value an output can take.
+
+        On a grid whose ratio is near 1, all points but 0 lie close to the top, and so does their
+        mean: at a small epsilon it is 0 that is released as the larger number, a negative one.
+        """
+        return max(self._output(self.num_bins), -self._output(0))
 
     @property
     def min_output(self) -> float:

@@ -269,6 +269,7 @@ MECHANISMS = [
     relative(10.0, 1e-3, 1e-5, 1.03),
     relative(6.0, 10.0, 0.2, 5.0),
     ScalarRelDP(epsilon=4.0, num_bins=9, accuracy=0.1, ratio=2.0, max_norm=1.0),  # beyond the norm
+    ScalarRelDP(epsilon=0.1, num_bins=2, accuracy=1.0, ratio=1.01, max_norm=1.0),  # 0 goes farthest
 ]
 each_mechanism = pytest.mark.parametrize(
     "mechanism", MECHANISMS, ids=lambda m: f"eps{m.epsilon:g}-k{m.num_bins}"

@@ -110,6 +110,17 @@ def test_closed_form_holds_on_the_geometric_grid(epsilon, ratio, share_of_norm, 
     assert abs(effect.bias) <= abs(worst.bias) + 1e-9 * largest
 
 
+def test_the_longest_report_is_not_projected_where_zero_is_the_longest():
+    """On a fine grid at a small epsilon: a multiplier below the norm of any report is no claim."""
+    magnitude = ScalarRelDP(epsilon=0.1, num_bins=2, accuracy=1.0, ratio=1.01, max_norm=1.0)
+    private = SeparatedMechanism(direction=DIRECTION, magnitude=magnitude)
+    reports = private.privatize(np.zeros((300, 50)), seeded_generator(2))
+    longest = np.linalg.norm(reports, axis=1).max()
+    assert private.max_output_norm == pytest.approx(longest, rel=1e-9)
+    assert projection_effect(private, private.max_output_norm).share_projected == 0.0
+    assert projection_effect(private, 0.999 * private.max_output_norm).share_projected > 0.0
+
+
 def test_samples_of_the_whole_mechanism_agree():
     """4000 reports of a vector of norm 1.3; false alarms have a probability of 1e-6."""
     private = mechanism()
