@@ -115,7 +115,15 @@ def poisson_event(
 
     Flower's event holds a whole number of clients, so an expected cohort that is not whole is
     rounded up: the sampling rate it is charged at is never below the real one (up to 1e-12 of it).
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
     """
+    noise_multiplier = _validate.number("noise_multiplier", noise_multiplier, above=0.0)
+    sampling_rate = _validate.number("sampling_rate", sampling_rate, above=0.0, maximum=1.0)
+    population = _validate.integer("population", population, minimum=1)
     # The product of a rate and a population carries rounding: 0.07 * 100 is 7.000000000000001.
     expected = sampling_rate * population
     cohort = round(expected)

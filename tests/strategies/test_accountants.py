@@ -81,6 +81,27 @@ def test_whole_cohorts_are_charged_exactly(cohort, population):
     assert event.sample_size == cohort
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("noise_multiplier", 0.0),
+        ("noise_multiplier", math.nan),
+        ("sampling_rate", 0.0),
+        ("sampling_rate", -0.5),
+        ("sampling_rate", 1.5),
+        ("sampling_rate", math.nan),
+        ("sampling_rate", "0.5"),
+        ("population", 0),
+        ("population", 10.0),
+    ],
+)
+def test_events_of_no_release_are_refused(field, value):
+    """A rate of 0 or less would be charged as one client, and one above 1 as all of them."""
+    settings = {"noise_multiplier": 1.0, "sampling_rate": 0.5, "population": 10}
+    with pytest.raises(ValueError, match=f"^{field} must be .*; got"):
+        poisson_event(**{**settings, field: value})
+
+
 def test_higher_rate_costs_more():
     """The rounding is upwards: the charge for 5.5 clients in 100 is that for 6."""
     accountant = poisson_rdp_accountant(population=100, delta=1e-5)
