@@ -7,6 +7,7 @@ Reconstruction and Its Applications in Private Federated Learning*, arXiv:1812.0
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -47,7 +48,8 @@ class PrivUnit:
     Raises
     ------
     ValueError
-        If a parameter is out of range, or if both are 0: the output would not depend on the input.
+        If a parameter is out of range, or if both are (next to) 0: the output would not depend on
+        the input.
 
     Notes
     -----
@@ -81,10 +83,11 @@ class PrivUnit:
             epsilon_flip=_validate.number("epsilon_flip", self.epsilon_flip, minimum=0.0),
         )
         object.__setattr__(self, "_cap", Cap(self.dim, self.cap_threshold))
-        if not self.epsilon > 0:
+        if not self._mean > sys.float_info.min:
             raise ValueError(
-                "cap_threshold and epsilon_flip must not both be 0: the output would carry "
-                "nothing of the input"
+                "cap_threshold and epsilon_flip must not both be 0, or too near it for the scale "
+                "to be a number: the output would carry nothing of the input; got "
+                f"{self.cap_threshold!r} and {self.epsilon_flip!r}"
             )
 
     @classmethod
@@ -147,14 +150,17 @@ class PrivUnit:
     @property
     def scale(self) -> float:
         """Norm 1/m of every output (Eq. norm-of-W)."""
+        return 1.0 / self._mean
+
+    @property
+    def _mean(self) -> float:
         # m = p E[T | cap] + (1-p) E[T | rest], and E[T] = 0 ties the two means together.
-        mean = self._cap.mean_inside * self.cap_probability * -math.expm1(-self.epsilon)
-        return 1.0 / mean
+        return self._cap.mean_inside * self.cap_probability * -math.expm1(-self.epsilon)
 
     @property
     def expected_squared_error(self) -> float:
         """``E|Z - u|^2``, the same for every input."""
-        return self.scale**2 - 1.0
+        return self.scale * self.scale - 1.0
 
     # ------------------------------------------------------------------ what it does
     def privatize(self, unit: Array, rng: Any = None, *, threads: int = 1) -> Array:

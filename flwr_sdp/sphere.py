@@ -34,6 +34,10 @@ MAX_THRESHOLD = 1.0 - 1e-6
 A cap so narrow fixes the direction to 1.4e-3 radians; only dimensions below about 10 reach it.
 """
 
+# Below these log-odds the threshold lies where the density is flat, and is so much smaller than
+# that of a Gaussian tail that the first Newton step from there would cancel all of its digits.
+_FLAT = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Cap:
@@ -120,6 +124,8 @@ def threshold_for_log_odds(dim: int, log_odds: float) -> float:
         return high
     # Newton inside a bracket, started at the threshold of the Gaussian tail.
     threshold = min(math.sqrt(-math.expm1(-2.0 * log_odds / (dim - 1))), high / 2)
+    if log_odds < _FLAT:
+        threshold = log_odds / (4.0 * math.exp(log_density_constant(dim)))
     for _ in range(200):
         cap = Cap(dim, threshold)
         excess = cap.log_odds - log_odds

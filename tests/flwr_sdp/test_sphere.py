@@ -112,6 +112,15 @@ def test_threshold_errs_on_the_private_side(dim, log_odds):
         assert price == pytest.approx(log_odds, rel=1e-9)
 
 
+@pytest.mark.parametrize("dim", [2, 3, 1000, 10**8])
+@pytest.mark.parametrize("log_odds", [9e-7, 1e-12, 1e-40, 1e-200, 1e-300])
+def test_threshold_of_hardly_any_log_odds(log_odds, dim):
+    """There the log-odds are 4 c_d times the threshold."""
+    threshold = threshold_for_log_odds(dim, log_odds)
+    assert Cap(dim, threshold).log_odds <= log_odds
+    assert threshold == pytest.approx(log_odds / 4 / math.exp(log_density_constant(dim)), rel=1e-9)
+
+
 def test_narrowest_cap_caps_the_threshold():
     assert threshold_for_log_odds(2, 1e4) == MAX_THRESHOLD
 
