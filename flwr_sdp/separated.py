@@ -62,12 +62,18 @@ class SeparatedBudget:
     def from_total(cls, epsilon: float, *, magnitude_share: float = 0.125) -> SeparatedBudget:
         """Split `epsilon` in two; the paper's logistic experiment gives 1/8 to the magnitude.
 
+        :attr:`total` never exceeds `epsilon`, rounding included.
+
         That experiment goes on to give 1/16 of the total to the flip, which is 1/14 of the
         direction's part: ``SeparatedMechanism.from_budget(..., rule="paper", flip_share=1 / 14)``.
         """
         epsilon = _validate.number("epsilon", epsilon, above=0.0)
         share = _validate.number("magnitude_share", magnitude_share, above=0.0, below=1.0)
-        return cls(epsilon_direction=epsilon - share * epsilon, epsilon_magnitude=share * epsilon)
+        magnitude = share * epsilon
+        direction = epsilon - magnitude
+        while direction + magnitude > epsilon:  # or a device with a cap of epsilon would refuse it
+            direction = math.nextafter(direction, 0.0)
+        return cls(epsilon_direction=direction, epsilon_magnitude=magnitude)
 
     @property
     def total(self) -> float:
@@ -175,8 +181,7 @@ class SeparatedMechanism:
         norm = _validate.number("norm", norm, minimum=0.0)
         mean = min(norm, self.magnitude.max_norm)
         second_moment = self.magnitude.variance(norm) + mean * mean
-        along = 0.0 if norm == 0 else mean * norm
-        return self.direction.scale**2 * second_moment - 2.0 * along + norm * norm
+        return self.direction.scale**2 * second_moment - 2.0 * mean * norm + norm * norm
 
     def privatize(self, update: Array, rng: Any = None, *, threads: int = 1) -> Array:
         """Return an unbiased private view of a vector.

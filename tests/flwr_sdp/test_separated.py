@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flwr_sdp import (
@@ -85,6 +85,17 @@ def test_splits_of_the_papers_experiments():
     threshold = paper_cap_threshold(500, 13 / 16 * total)
     assert logistic.direction.cap_threshold == pytest.approx(threshold, rel=1e-12)
     assert logistic.event.epsilon <= total
+
+
+@PROPERTY
+@given(
+    epsilon=st.floats(-7.0, 10.0).map(math.exp),
+    share=st.floats(1e-6, 1.0 - 1e-6),
+)
+@example(epsilon=0.3, share=0.1)
+def test_a_split_never_costs_more_than_the_total(epsilon, share):
+    budget = SeparatedBudget.from_total(epsilon, magnitude_share=share)
+    assert epsilon * (1 - 1e-15) <= budget.total <= epsilon
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, math.nan, "1/8", True])
