@@ -52,8 +52,13 @@ class SampledGaussian:
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        _validate.number("sampling_rate", self.sampling_rate, above=0.0, maximum=1.0)
-        _validate.number("noise_multiplier", self.noise_multiplier, above=0.0)
+        _validate.store(
+            self,
+            sampling_rate=_validate.number(
+                "sampling_rate", self.sampling_rate, above=0.0, maximum=1.0
+            ),
+            noise_multiplier=_validate.number("noise_multiplier", self.noise_multiplier, above=0.0),
+        )
 
     def loss(self, x: Array) -> Array:
         """Return log((1-q) N(x; 0) + q N(x; 1)) - log N(x; 0), which increases in x."""

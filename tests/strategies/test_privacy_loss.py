@@ -314,6 +314,13 @@ def test_rounding_of_the_fft_is_part_of_the_bound(monkeypatch):
     assert epsilon_of(0.01, 1.0, 2, 1e-9) > fine
 
 
+def test_numbers_of_low_precision_do_not_set_that_of_the_bound():
+    """0.25 and 1.5 are exact in half precision; what is computed from them is not."""
+    low = SampledGaussian(sampling_rate=np.float16(0.25), noise_multiplier=np.float16(1.5))
+    assert low == release(0.25, 1.5)
+    assert PrivacyLoss().epsilon({low: 10}, 1e-6) == epsilon_of(0.25, 1.5, 10, 1e-6)
+
+
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, math.nan, True, "1"])
 def test_rates_are_checked(rate):
     with pytest.raises(ValueError, match="sampling_rate must be a finite number"):
