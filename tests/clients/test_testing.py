@@ -365,6 +365,24 @@ def test_secrets_are_found(change, secret):
     assert_only_private(behind(lambda reply: None), content(), secrets=["other", secret])
 
 
+def test_secrets_and_metrics_may_be_given_one_by_one():
+    """They are looked for in both replies, and what gives them can be gone through once."""
+    replies = []
+
+    def leaks_at_the_second_time(reply):
+        replies.append(reply)
+        reply.content["metrics"]["loss"] = SECRET.number if len(replies) == 2 else 0.5
+
+    with pytest.raises(AssertionError, match="a secret leaves the device"):
+        assert_only_private(
+            behind(leaks_at_the_second_time),
+            content(),
+            released_metrics=iter(["loss"]),
+            secrets=iter([SECRET.number]),
+        )
+    assert len(replies) == 2
+
+
 def test_bytes_of_a_reply_are_all_that_leaves():
     asked = message(content(), "train.again", message_id="message-7")
     reply = train(asked, context())
