@@ -19,6 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr_sdp.clients.records import array_records
 from flwr_sdp.clients.update import UpdateLayout
 from flwr_sdp.marks import INSECURE_GENERATOR, MARKS, MAX_OUTPUT_NORM
+from flwr_sdp.model_rounding import Rounding
 from flwr_sdp.released import Selection
 
 _WEIGHTS = ("num-examples", "num_examples")
@@ -136,11 +137,12 @@ def assert_only_private(
         if len(sent) != 1:
             raise ValueError(f"content must have one ArrayRecord; it has {len(sent)}")
         layout = UpdateLayout.of(sent[0][1], selection)
+        rounding = Rounding.on(layout.received, selection)
         reply = app(asked, context(run_config, node_config))
         for secret in secrets:
             for form in _forms(secret):
                 assert form not in reply_bytes(reply), f"a secret leaves the device: {secret!r}"
-        _check_reply(reply, layout, allowed)
+        _check_reply(reply, layout, rounding, allowed)
         replies.append(reply)
     first, second = (array_records(reply.content)[0][1] for reply in replies)
     for name in layout.released:
@@ -152,7 +154,9 @@ def assert_only_private(
     return replies[1]
 
 
-def _check_reply(reply: Message, layout: UpdateLayout, allowed: set[str]) -> None:
+def _check_reply(
+    reply: Message, layout: UpdateLayout, rounding: Rounding, allowed: set[str]
+) -> None:
     assert not reply.has_error(), f"the device refused: {reply.error.reason}"
     records = array_records(reply.content)
     assert len(records) == 1, f"a reply has one ArrayRecord; this one has {len(records)}"
@@ -171,7 +175,7 @@ def _check_reply(reply: Message, layout: UpdateLayout, allowed: set[str]) -> Non
         update = layout.difference(arrays).astype(np.float64)
     except ValueError as error:
         raise AssertionError(f"the reply is no model: {error}") from error
-    longest = marks[MAX_OUTPUT_NORM] * 1.01 + layout.rounding
+    longest = rounding.of(marks[MAX_OUTPUT_NORM])
     length = float(np.linalg.norm(update))
     assert length <= longest, f"the report is {length:g} long, beyond {longest:g}"
 

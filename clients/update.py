@@ -73,17 +73,6 @@ class UpdateLayout:
         """Number of coordinates of the update."""
         return sum(prod(self.formats[name][1]) for name in self.released)
 
-    @property
-    def rounding(self) -> float:
-        """Bound on the length that rounding to the model's dtypes adds to a short report."""
-        square = 0.0
-        for name in self.released:
-            dtype, shape = self.formats[name]
-            numbers = npy.read_array(name, self.received[name]).astype(np.float64)
-            norm = float(np.linalg.norm(numbers)) + float(np.sqrt(prod(shape)))
-            square += (2.0 * npy.roundoff(dtype) * norm) ** 2
-        return float(np.sqrt(square))
-
     def difference(self, trained: Mapping[str, Array]) -> NDArray[Any]:
         """Return trained minus received, as one vector of :attr:`dim` coordinates.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -97,6 +98,17 @@ def format_of(name: str, array: SentArray) -> tuple[str, tuple[int, ...]]:
     """Return dtype and shape, which a legacy message says nowhere but in the bytes."""
     numbers = read_array(name, array)
     return (BFLOAT16 if array.dtype == BFLOAT16 else str(numbers.dtype)), numbers.shape
+
+
+def formats_of(model: Mapping[str, SentArray]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return dtype and shape of each array of a model.
+
+    Raises
+    ------
+    ValueError
+        If an array cannot be read.
+    """
+    return {name: format_of(name, array) for name, array in model.items()}
 
 
 def write(numbers: NDArray[Any], shape: tuple[int, ...], dtype: str = "") -> bytes:

@@ -89,7 +89,7 @@ class ClippedSum:
     ) -> None:
         selection = selection or Selection()
         self._model: dict[str, Array] = dict(model.items())
-        formats = formats_of(self._model)
+        formats = npy.formats_of(self._model)
         self._formats = {name: dtype for name, (dtype, _) in formats.items()}
         released = selection.released(formats)
         self._sent: dict[str, NDArray[Any]] = {
@@ -246,53 +246,6 @@ class ClippedSum:
         if self._sums is None:
             raise RuntimeError("the sum has been released: what comes now belongs to a new round")
         return self._sums
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rounding:
-    """How much longer than declared a report on a model may be: devices add it up and round.
-
-    Attributes
-    ----------
-    absolute : float
-        What the rounding of the model's own numbers adds.
-    relative : float
-        What that of the report adds, in units of the report.
-    """
-
-    absolute: float
-    relative: float
-
-    @classmethod
-    def on(cls, model: Mapping[str, Array], selection: Selection) -> Rounding:
-        """Return the rounding to the dtypes of a model."""
-        formats = formats_of(model)
-        square, relative = 0.0, 1e-5  # a float32 vector of any length is so exact itself
-        for name in selection.released(formats):
-            dtype = formats[name][0]
-            numbers = npy.read_array(name, model[name]).reshape(-1)
-            length2 = 0.0
-            for part in _parts(numbers.size):
-                values = numbers[part].astype(np.float64)
-                length2 += float(values @ values)
-            square += npy.roundoff(dtype) ** 2 * length2 + npy.smallest(dtype) ** 2 * numbers.size
-            relative = max(relative, 2.0 * npy.roundoff(dtype))
-        return cls(absolute=math.sqrt(square), relative=relative)
-
-    def of(self, length: float) -> float:
-        """Return how long a report of this declared length may be."""
-        return length * (1.0 + self.relative) + self.absolute
-
-
-def formats_of(model: Mapping[str, Array]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return dtype and shape of each array of a model, for :meth:`Selection.released`.
-
-    Raises
-    ------
-    ValueError
-        If an array cannot be read.
-    """
-    return {name: npy.format_of(name, array) for name, array in model.items()}
 
 
 def _parts(size: int) -> Iterator[slice]:

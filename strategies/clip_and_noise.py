@@ -31,13 +31,14 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from flwr_sdp import _validate
 from flwr_sdp._rounding import round_up
-from flwr_sdp.npy import BFLOAT16
+from flwr_sdp.model_rounding import Rounding
+from flwr_sdp.npy import BFLOAT16, formats_of
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_generator
 from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection
 from flwr_sdp.separated import SeparatedMechanism
 from flwr_sdp.strategies._quiet import quiet
 from flwr_sdp.strategies.accountants import affordable_releases, compose, default_delta
-from flwr_sdp.strategies.accumulator import Accumulator, ClippedSum, Rounding, formats_of
+from flwr_sdp.strategies.accumulator import Accumulator, ClippedSum
 from flwr_sdp.strategies.checkpoint import Checkpoints, Snapshot
 from flwr_sdp.strategies.cohort import (
     CohortGrid,

@@ -17,7 +17,8 @@ from flwr_sdp.marks import (
     MARKS,
     MAX_OUTPUT_NORM,
 )
-from flwr_sdp.strategies.accumulator import Accumulator, Rounding
+from flwr_sdp.model_rounding import Rounding
+from flwr_sdp.strategies.accumulator import Accumulator
 from flwr_sdp.strategies.report import LocalGuarantee
 from flwr_sdp.strategies.streaming import records_of
 

@@ -11,6 +11,7 @@ import pytest
 
 from flwr_sdp import SeparatedBudget, SeparatedMechanism, seeded_generator
 from flwr_sdp.clients import Selection, UpdateLayout
+from flwr_sdp.model_rounding import Rounding
 from flwr_sdp.strategies import (
     Checkpoints,
     ClipAndNoise,
@@ -20,7 +21,6 @@ from flwr_sdp.strategies import (
     poisson_event,
     projection_effect,
 )
-from flwr_sdp.strategies.accumulator import Rounding
 from tests.messages import MARKS, FakeGrid, private_reply, record
 from tests.rounds import inner, make, play, vector_model
 
