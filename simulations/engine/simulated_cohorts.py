@@ -10,8 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from flwr_sdp.model_rounding import Rounding
 from flwr_sdp.strategies import ClipAndNoise, PrivacyReport
-from flwr_sdp.strategies.accumulator import Accumulator, Rounding
+from flwr_sdp.strategies.accumulator import Accumulator
 from flwr_sdp.strategies.grid_view import GridView
 from flwr_sdp.strategies.tally import Tally
 from simulations.engine.cohort_message import CohortRequest, add_cohort_reply
