@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import (
+    ArrayRecord,
     Context,
     Error,
     Message,
@@ -22,11 +23,12 @@ from flwr_sdp import _validate, marks
 from flwr_sdp.clients.caps import DeviceCaps
 from flwr_sdp.clients.ledger import DeviceLedger, LedgerError, LocalBudgetExhausted, Request
 from flwr_sdp.clients.privatize import privatize_vector
-from flwr_sdp.clients.records import ReplyFormat, array_records, metrics_named
+from flwr_sdp.clients.reply_format import ReplyFormat, metrics_named
 from flwr_sdp.clients.stored_reply import decode, encode
 from flwr_sdp.clients.update import UpdateLayout
 from flwr_sdp.privunit import RULES, Rule
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator
+from flwr_sdp.records import records_of
 from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection, check_patterns
 from flwr_sdp.separated import SeparatedBudget, SeparatedMechanism
 
@@ -194,7 +196,7 @@ class SeparatedDPMod:
                 raise _Refused("the total epsilon cap of this device is reached") from error
         content = self._content(call_next, message, context)
         plan.format.check_status(content)
-        _, trained = _single_array_record(content, "the app's reply")
+        trained = _single_array_record(content, "the app's reply")
         metrics = metrics_named(content, self.released_metrics)
         update = plan.layout.difference(trained)
         del content, trained  # as large as the model, and needed no more
@@ -224,7 +226,7 @@ class SeparatedDPMod:
         if _active.get():
             raise ValueError("two SeparatedDPMods are attached, one around the other: keep one")
         caps = DeviceCaps.of(context.node_config)
-        _, received = _single_array_record(message.content, "the server's message")
+        received = _single_array_record(message.content, "the server's message")
         layout = UpdateLayout.of(received, self.selection)
         budget, max_norm = self._budget(context.run_config), self._max_norm(context.run_config)
         caps.check(budget, max_norm)
@@ -271,7 +273,7 @@ class SeparatedDPMod:
         reply_format = ReplyFormat.of(message.content)
         content = self._content(call_next, message, context)
         reply_format.check_status(content)
-        if array_records(content):
+        if records_of(content, ArrayRecord):
             raise ValueError(
                 "only a reply to a train message may carry arrays: nothing but an update can be "
                 "privatized"
@@ -341,8 +343,8 @@ def _marks(mechanism: SeparatedMechanism, rng: Any) -> dict[str, float]:
     }
 
 
-def _single_array_record(content: RecordDict, what: str) -> tuple[str, Any]:
-    records = array_records(content)
+def _single_array_record(content: RecordDict, what: str) -> ArrayRecord:
+    records = records_of(content, ArrayRecord)
     if len(records) != 1:
         raise ValueError(f"{what} must carry exactly one ArrayRecord; it carries {len(records)}")
     return records[0]

@@ -16,10 +16,10 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 
-from flwr_sdp.clients.records import array_records
 from flwr_sdp.clients.update import UpdateLayout
 from flwr_sdp.marks import INSECURE_GENERATOR, MARKS, MAX_OUTPUT_NORM
 from flwr_sdp.model_rounding import Rounding
+from flwr_sdp.records import records_of
 from flwr_sdp.released import Selection
 
 _WEIGHTS = ("num-examples", "num_examples")
@@ -133,10 +133,10 @@ def assert_only_private(
     replies = []
     for attempt in range(2):
         asked = message(content, message_type, message_id=f"attempt-{attempt}")
-        sent = array_records(asked.content)
+        sent = records_of(asked.content, ArrayRecord)
         if len(sent) != 1:
             raise ValueError(f"content must have one ArrayRecord; it has {len(sent)}")
-        layout = UpdateLayout.of(sent[0][1], selection)
+        layout = UpdateLayout.of(sent[0], selection)
         rounding = Rounding.on(layout.received, selection)
         reply = app(asked, context(run_config, node_config))
         for secret in secrets:
@@ -144,7 +144,7 @@ def assert_only_private(
                 assert form not in reply_bytes(reply), f"a secret leaves the device: {secret!r}"
         _check_reply(reply, layout, rounding, allowed)
         replies.append(reply)
-    first, second = (array_records(reply.content)[0][1] for reply in replies)
+    first, second = (records_of(reply.content, ArrayRecord)[0] for reply in replies)
     for name in layout.released:
         same = first[name].numpy() == second[name].numpy()
         # float16 has few numbers: two draws may meet.
@@ -158,10 +158,10 @@ def _check_reply(
     reply: Message, layout: UpdateLayout, rounding: Rounding, allowed: set[str]
 ) -> None:
     assert not reply.has_error(), f"the device refused: {reply.error.reason}"
-    records = array_records(reply.content)
+    records = records_of(reply.content, ArrayRecord)
     assert len(records) == 1, f"a reply has one ArrayRecord; this one has {len(records)}"
     marks = _check_values(reply.content, allowed)
-    arrays = records[0][1]
+    arrays = records[0]
     assert list(arrays) == list(layout.received), "the reply has other arrays than the message"
     for name, array in arrays.items():
         sent = layout.received[name]

@@ -8,13 +8,11 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
-from typing import TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message
 
+from flwr_sdp.records import records_of
 from flwr_sdp.strategies.grid_view import GridView
-
-Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 _log = logging.getLogger("flwr")
 
@@ -98,15 +96,6 @@ def _pulled_at_once(messages: Collection[Message]) -> int:
         size = sum(len(array.data) for record in records for array in record.values())
         return max(1, min(_PULLED_BYTES // max(size, 1), _MAX_PULLED_AT_ONCE))
     return 1
-
-
-def records_of(content: RecordDict, kind: type[Record]) -> list[Record]:
-    """Return the records of one kind, as ``content.array_records.values()`` and the like do.
-
-    Those views are reference cycles: what was looked at through one stays in memory, model and all,
-    until the garbage collector comes by.
-    """
-    return [record for record in content.values() if isinstance(record, kind)]
 
 
 def _groups(waiting: dict[str, None], size: int) -> Iterator[list[str]]:

@@ -18,9 +18,9 @@ from flwr_sdp.marks import (
     MAX_OUTPUT_NORM,
 )
 from flwr_sdp.model_rounding import Rounding
+from flwr_sdp.records import records_of
 from flwr_sdp.strategies.accumulator import Accumulator
 from flwr_sdp.strategies.report import LocalGuarantee
-from flwr_sdp.strategies.streaming import records_of
 
 # Clients write the texts of their errors, so the report bounds how many kinds it keeps.
 _MAX_EXCEPTIONS = 50

@@ -1,4 +1,4 @@
-"""The records of a request and a reply, in Flower's message API and in that of legacy clients."""
+"""How a reply is laid out, in Flower's message API and in that of legacy clients."""
 
 from __future__ import annotations
 
@@ -68,15 +68,6 @@ class ReplyFormat:
         status = reply.get(f"{self.legacy}.status")
         if isinstance(status, ConfigRecord) and status.get("code", 0) != 0:
             raise RuntimeError(f"the client replied with a status: {dict(status)}")
-
-
-def array_records(content: RecordDict) -> list[tuple[str, ArrayRecord]]:
-    """Return the names and records of all arrays in a message.
-
-    ``content.array_records`` is a view that keeps the message in memory until the garbage
-    collector comes by.
-    """
-    return [(name, record) for name, record in content.items() if isinstance(record, ArrayRecord)]
 
 
 def metrics_named(content: RecordDict, names: Iterable[str]) -> dict[str, Any]:
