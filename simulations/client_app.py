@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from flwr_sdp.clients import SeparatedDPMod
-from flwr_sdp.strategies.streaming import records_of
+from flwr_sdp.records import records_of
 from simulations.engine.report_generator import report_generator
 from simulations.engine.virtual_clients import virtual_clients
 from simulations.settings import Settings

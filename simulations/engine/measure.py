@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from flwr_sdp.clients import UpdateLayout
 from flwr_sdp.clients.testing import enter_run
-from flwr_sdp.strategies.streaming import records_of
+from flwr_sdp.records import records_of
 from flwr_sdp.strategies.tally import Tally
 from simulations import client_app
 from simulations.engine.check import message_bytes

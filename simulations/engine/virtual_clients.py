@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Context, Message, Metadata, RecordDict
 
 from flwr_sdp.model_rounding import Rounding
-from flwr_sdp.strategies.streaming import records_of
+from flwr_sdp.records import records_of
 from flwr_sdp.strategies.tally import Tally, fold
 from simulations.engine.cohort_message import CohortRequest, cohort_reply
 from simulations.engine.local import app_error
