@@ -395,20 +395,20 @@ class ClipAndNoise(Strategy):
             self.expected_cohort,
         )
         self._model, self._cohort, self._asked_at = arrays, cohort, time.monotonic()
-        content, message_type = self._inner_request(server_round, arrays, config, grid, cohort)
+        messages = self._requests(server_round, arrays, config, grid, cohort)
         self._rounds_asked += 1
         self._journal.charge(server_round, None if self.accountant is None else self._event())
-        return [Message(content, node_id, message_type) for node_id in cohort]
+        return messages
 
-    def _inner_request(
+    def _requests(
         self,
         server_round: int,
         arrays: ArrayRecord,
         config: ConfigRecord,
         grid: Grid,
         cohort: list[int],
-    ) -> tuple[RecordDict, str]:
-        """Return what the inner strategy sends in this round; its own state is its own affair."""
+    ) -> list[Message]:
+        """Ask each of the cohort what the inner strategy asks; its own state is its own affair."""
         minimum = max(
             2,
             getattr(self.strategy, "min_available_nodes", 0),
@@ -431,7 +431,17 @@ class ClipAndNoise(Strategy):
                 f"{server_round} (is fraction_train 0?)"
             )
         # Every member of the cohort is asked the same thing, whatever sample the inner one drew.
-        return messages[0].content, messages[0].metadata.message_type
+        content, message_type = messages[0].content, messages[0].metadata.message_type
+        # Most of the time of a large round goes into making messages: those there are serve.
+        made = {
+            message.metadata.dst_node_id: message
+            for message in messages
+            if message.content is content and message.metadata.message_type == message_type
+        }
+        return [
+            made[node_id] if node_id in made else Message(content, node_id, message_type)
+            for node_id in cohort
+        ]
 
     # ------------------------------------------------------------------ aggregate
     def aggregate_train(

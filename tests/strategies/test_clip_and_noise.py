@@ -567,6 +567,29 @@ def test_inner_sample_does_not_change_the_cohort():
     assert cohorts(strategy, 2, nodes=9) == [list(range(9))] * 2
 
 
+class AsksOneNodeSomethingElse(FedAvg):
+    """Asks each node in turn, but for one with words of its own, and keeps its messages."""
+
+    def configure_train(self, *args):
+        self.messages = list(super().configure_train(*args))
+        other = RecordDict({"arrays": vector_model(), "you": MetricRecord({"only": 3})})
+        last = self.messages[-1].metadata.dst_node_id
+        self.messages[-1] = Message(other, last, "train.other")
+        return self.messages
+
+
+def test_messages_of_the_inner_strategy_serve_where_they_say_the_same():
+    strategy = make(inner(AsksOneNodeSomethingElse))
+    messages = ask(strategy, FakeGrid(range(50)), vector_model())
+    assert [message.metadata.dst_node_id for message in messages] == list(range(50))
+    *theirs, other = strategy.strategy.messages
+    assert sum(any(message is each for each in theirs) for message in messages) == 49
+    assert not any(message is other for message in messages)
+    for message in messages:
+        assert message.content is theirs[0].content
+        assert message.metadata.message_type == "train"
+
+
 def test_inner_strategy_that_asks_nobody_is_an_error():
     strategy = make(inner(fraction_train=0.0))
     with pytest.raises(ValueError, match="strategy must ask the whole cohort"):
