@@ -11,6 +11,11 @@ from flwr_sdp import _validate
 from flwr_sdp.separated import SeparatedBudget
 
 _PREFIX = "sdp-"
+_NUMBERS = {
+    "epsilon": "sdp-epsilon-cap",
+    "total_epsilon": "sdp-total-epsilon-cap",
+    "max_norm": "sdp-max-norm-cap",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,13 +97,6 @@ class DeviceCaps:
 def _is_ours(key: str) -> bool:
     """Return whether a key is, or is likely meant to be, one of ours."""
     return key.lower().replace("_", "-").startswith(_PREFIX)
-
-
-_NUMBERS = {
-    "epsilon": "sdp-epsilon-cap",
-    "total_epsilon": "sdp-total-epsilon-cap",
-    "max_norm": "sdp-max-norm-cap",
-}
 
 
 def _text(node_config: Mapping[str, Any], key: str, default: str | None) -> str | None:

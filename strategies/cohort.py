@@ -197,7 +197,8 @@ class CohortGrid(GridView):
     """A grid that shows an inner strategy the cohort and nothing else.
 
     Flower's strategies wait for a minimum number of nodes, even for a cohort that chance made
-    smaller; `padding` stand-in ids keep them from waiting. Nothing can be sent through it.
+    smaller; stand-in ids, up to `minimum` nodes in all, keep them from waiting. Nothing can be sent
+    through it.
     """
 
     def __init__(self, grid: Grid, cohort: list[int], minimum: int) -> None:

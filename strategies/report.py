@@ -67,6 +67,11 @@ class CentralGuarantee:
         cohort grows until that noise is `noise_multiplier` times the clip norm on the sum. The
         figure is projected, not run: report it as such. Its cohorts are Poisson draws, whatever
         those of the run were.
+
+        Raises
+        ------
+        ValueError
+            If a number is out of range, or the population too small for the cohort.
         """
         noise_on_average = self.noise_multiplier / (self.sampling_rate * self.population)
         cohort = noise_multiplier / noise_on_average
@@ -109,12 +114,14 @@ class PrivacyReport:
     local : LocalGuarantee or None
         None if any reply without local privacy was used.
     central : CentralGuarantee or None
-        None if there was no noise, or it could have been predicted.
+        None if there was no noise, it could have been predicted, or rounds may have been skipped
+        for want of replies, which no noise covers.
     projections : tuple[CentralGuarantee, ...]
         What the same noise would give in larger populations; never a claim about this run.
     without_projection : CentralGuarantee or None
         What the same noise guarantees through the bounded length of the reports alone, if every
-        device runs the mechanism it declares. None if no such length was declared by all.
+        device runs the mechanism it declares. None if no such length was declared by all, or
+        releases were charged that are not known well enough.
     projection : ProjectionEffect or None
         What the clip norm does to the reports of the mechanism, at its worst; None if unknown.
     dim : int or None
