@@ -218,7 +218,7 @@ class PrivUnit:
         """Return private directions of ``(n, dim)`` rows, times `lengths` (may be negative).
 
         The building block of :meth:`privatize`, for callers that hold vectors and their
-        :func:`~flwr_sdp.direction.segment_norms` and would rather not store the unit vectors too.
+        ``segment_norms`` and would rather not store the unit vectors too.
         A zero row has no direction, and gets a random one.
         """
         return draw(rows, norms, self._dots(len(rows), rng), lengths, rng, threads)

@@ -43,7 +43,7 @@ class PldAccountant:
     Notes
     -----
     **Privacy.** Every epsilon and every delta is an upper bound of the exact value, see
-    :class:`~flwr_sdp.strategies.privacy_loss.PrivacyLoss`, at any delta: it is never infinite.
+    ``PrivacyLoss``, at any delta: it is never infinite.
     Reading or checking changes nothing that a later result depends on.
     """
 

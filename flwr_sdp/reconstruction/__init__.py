@@ -4,9 +4,9 @@ A mechanism is (alpha, p, f)-protected against reconstruction if no estimator, f
 may be released, comes within a loss of alpha of the target f with a posterior probability above p
 (Definition of a reconstruction breach, Bhowmick et al., arXiv:1812.00984v2, section 2.2).
 
-:mod:`~flwr_sdp.reconstruction.posterior` bounds what any prior belief can become,
-:mod:`~flwr_sdp.reconstruction.directions` about directions under a diffuse prior,
-:mod:`~flwr_sdp.reconstruction.histograms` about sets of words under a Zipf prior (text).
+``posterior`` bounds what any prior belief can become,
+``directions`` about directions under a diffuse prior,
+``histograms`` about sets of words under a Zipf prior (text).
 """
 
 from flwr_sdp.reconstruction.directions import (
