@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 SIMULATION := $(VENV)/.installed-simulation
 TEST := $(VENV)/.installed-test
 
-.PHONY: help run test test-deployment check format clean
+.PHONY: help run test test-deployment check docs format clean
 
 help:  ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -26,6 +26,9 @@ check: $(TEST)  ## ruff, mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python tests/check_types.py
+
+docs: $(TEST)  ## Build the site, build/docs/index.html; a warning is an error
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 
 format: $(TEST)  ## Format the code
 	$(BIN)/ruff format .
