@@ -9,13 +9,15 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from flwr_sdp.marks import LEGACY_METRICS
+
 # Legacy clients: how the names of a request's records begin, and those of its reply.
 _LEGACY = {
     "fitins": "fitres",
     "evaluateins": "evaluateres",
     "getpropertiesins": "getpropertiesres",
 }
-_LEGACY_METRICS = ("fitres.metrics", "evaluateres.metrics", "getpropertiesres.properties")
+_LEGACY_METRICS = (LEGACY_METRICS, "evaluateres.metrics", "getpropertiesres.properties")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,3 +10,6 @@ INSECURE_GENERATOR = "ldp-insecure-generator"
 
 MARKS = (EPSILON_DIRECTION, EPSILON_MAGNITUDE, MAX_NORM, MAX_OUTPUT_NORM)
 """In every private reply."""
+
+LEGACY_METRICS = "fitres.metrics"
+"""The record that has them in the reply of a legacy client, a ConfigRecord."""

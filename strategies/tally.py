@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flwr_sdp.marks import (
     EPSILON_DIRECTION,
     EPSILON_MAGNITUDE,
     INSECURE_GENERATOR,
+    LEGACY_METRICS,
     MARKS,
     MAX_OUTPUT_NORM,
 )
@@ -24,6 +25,9 @@ from flwr_sdp.strategies.report import LocalGuarantee
 
 # Clients write the texts of their errors, so the report bounds how many kinds it keeps.
 _MAX_EXCEPTIONS = 50
+
+# What a device calls the number of its examples, in the message API and as a legacy client.
+_WEIGHTS = ("num-examples", "num_examples")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -71,13 +75,13 @@ class Tally:
 
     def note_metrics(self, content: RecordDict) -> None:
         """Note what the metrics in a reply say against it; none of them has been privatized."""
-        names = {name for record in records_of(content, MetricRecord) for name in record}
+        names = {name for record in _metrics_of(content) for name in record}
         if INSECURE_GENERATOR in names:
             self.note(
                 "a device drew its noise from a generator that is not secure: simulation only, a "
                 "local guarantee takes the secure one"
             )
-        for name in sorted(names - {"num-examples", *MARKS, INSECURE_GENERATOR}):
+        for name in sorted(names - {*_WEIGHTS, *MARKS, INSECURE_GENERATOR}):
             self.note(f"the metric {name!r} left devices as it was, with no privacy")
 
     def widen(self, local: LocalGuarantee) -> None:
@@ -184,7 +188,7 @@ def _add(
 
 def _longest_report(content: RecordDict) -> float:
     """Return the largest norm that a reply declares possible; beyond all if it declares none."""
-    for record in records_of(content, MetricRecord):
+    for record in _metrics_of(content):
         length = record.get(MAX_OUTPUT_NORM)
         if isinstance(length, float) and length > 0:
             return min(length, sys.float_info.max)
@@ -193,9 +197,16 @@ def _longest_report(content: RecordDict) -> float:
 
 def _local_marks(content: RecordDict) -> LocalGuarantee | None:
     """Return the local guarantee that a reply declares, or None."""
-    for record in records_of(content, MetricRecord):
+    for record in _metrics_of(content):
         values = [record.get(name) for name in (EPSILON_DIRECTION, EPSILON_MAGNITUDE)]
         if all(isinstance(value, float) and 0 < value < inf for value in values):
             direction, magnitude = (float(value) for value in values if isinstance(value, float))
             return LocalGuarantee(epsilon_direction=direction, epsilon_magnitude=magnitude)
     return None
+
+
+def _metrics_of(content: RecordDict) -> list[MetricRecord | ConfigRecord]:
+    """Return the records of metrics; a legacy client has one more, and of another kind."""
+    legacy = content.get(LEGACY_METRICS)
+    others = [legacy] if isinstance(legacy, ConfigRecord) else []
+    return [*records_of(content, MetricRecord), *others]

@@ -10,6 +10,8 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant as DirectPldAccountant
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
 from flwr.serverapp import (
     GaussianPrivacyEvent,
     NeighboringRelation,
@@ -30,7 +32,7 @@ from flwr.serverapp.strategy import (
 from scipy.special import ndtr
 
 from flwr_sdp import SeparatedBudget, SeparatedMechanism, secure_generator, seeded_generator
-from flwr_sdp.clients import SeparatedDPMod
+from flwr_sdp.clients import SeparatedDPMod, protect
 from flwr_sdp.strategies import poisson_rdp_accountant
 from simulations.engine.local import LocalGrid
 from tests.messages import (
@@ -948,6 +950,50 @@ def test_devices_that_fail_are_counted():
     (exception,) = [text for text in strategy.report().exceptions if "failed" in text]
     assert "withheld" in exception
     assert "4711" not in exception
+
+
+LEGACY_BUDGET = SeparatedBudget(epsilon_direction=8.0, epsilon_magnitude=4.0)
+
+
+class LegacyClient(NumPyClient):
+    def fit(self, parameters, config):
+        return [weights + 0.25 for weights in parameters], 32, {"loss": 0.5}
+
+
+def play_legacy(protected, **options):
+    """Run a round of clients behind a ``client_fn``; the inner strategy's keys are for them."""
+    app = ClientApp(client_fn=lambda _context: LegacyClient().to_client())
+    if protected:
+        app = protect(app, budget=LEGACY_BUDGET, max_norm=1.0, **options)
+    keys = {"arrayrecord_key": "fitins.parameters", "configrecord_key": "fitins.config"}
+    strategy = make(inner(**keys), clip_norm=100.0)
+    model = ArrayRecord([np.zeros((3, 4), np.float32), np.zeros(4)])
+    strategy.start(LocalGrid(app, 5, {}), model, num_rounds=1)
+    return strategy
+
+
+def test_legacy_clients_are_known_by_their_marks():
+    strategy = play_legacy(protected=True)
+    mechanism = SeparatedMechanism.from_budget(16, LEGACY_BUDGET, 1.0)
+    assert (strategy.last_round["replies"], strategy.last_round["refused"]) == (5, 0)
+    report = strategy.report()
+    assert report.local.epsilon_direction == mechanism.event.epsilon_direction
+    assert report.local.epsilon_magnitude == mechanism.event.epsilon_magnitude
+    assert not any("metric" in text for text in report.exceptions)
+    moved = flat(strategy.last_arrays)
+    assert np.all(moved != 0.0)
+    assert not np.any(np.isclose(moved, 0.25))
+
+
+def test_legacy_clients_without_the_mod_are_refused():
+    strategy = play_legacy(protected=False)
+    assert (strategy.last_round["replies"], strategy.last_round["refused"]) == (0, 5)
+    assert strategy.report().local is None
+
+
+def test_metrics_that_legacy_clients_release_are_reported():
+    strategy = play_legacy(protected=True, released_metrics="loss")
+    assert any("'loss' left devices" in text for text in strategy.report().exceptions)
 
 
 # ------------------------------------------------------------------ accounting
