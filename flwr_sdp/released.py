@@ -95,6 +95,22 @@ class Selection:
             and not _matches(name, self.excluded)
         )
 
+    def held_back(self, arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[str, ...]:
+        """Return the floating-point arrays that are no update only because they are excluded.
+
+        Parameters
+        ----------
+        arrays : mapping
+            dtype and shape of each array of the model.
+        """
+        return tuple(
+            name
+            for name, (dtype, _) in arrays.items()
+            if npy.is_float(dtype)
+            and _matches(name, self.trainable)
+            and _matches(name, self.excluded)
+        )
+
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)

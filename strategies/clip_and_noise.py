@@ -377,7 +377,16 @@ class ClipAndNoise(Strategy):
         )
         node_ids = wait_for_nodes(grid, least, self.node_timeout, setting)
         self._fix_population(len(node_ids))
-        self.selection.released(formats_of(arrays))  # it fits the model, or nobody is asked
+        formats = formats_of(arrays)
+        self.selection.released(formats)  # it fits the model, or nobody is asked
+        if self._rounds_asked == 0 and (held_back := self.selection.held_back(formats)):
+            _log.warning(
+                "%d arrays, such as %r, are excluded and stay as they are. Statistics of batch "
+                "normalisation have to be estimated before the model is used, on public data or on "
+                "each device (torch.optim.swa_utils.update_bn)",
+                len(held_back),
+                held_back[0],
+            )
         self._journal.open(
             server_round,
             lambda: self._settings(arrays),

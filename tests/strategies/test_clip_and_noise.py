@@ -996,6 +996,22 @@ def test_metrics_that_legacy_clients_release_are_reported():
     assert any("'loss' left devices" in text for text in strategy.report().exceptions)
 
 
+def test_statistics_that_are_left_alone_are_said_once(caplog):
+    def asked(model, **options):
+        caplog.clear()
+        strategy = make(**options)
+        for server_round in (1, 2):
+            ask(strategy, FakeGrid(range(3)), model, server_round)
+        return [entry.getMessage() for entry in caplog.records if "excluded" in entry.message]
+
+    model = record({"w": np.zeros(3), "bn.running_mean": np.zeros(2), "bn.running_var": np.ones(2)})
+    (warning,) = asked(model)
+    assert "2 arrays, such as 'bn.running_mean'" in warning
+    assert asked(vector_model()) == []
+    assert asked(model, excluded=()) == []
+    assert asked(model, trainable="w") == []  # they belong to a part that is frozen
+
+
 # ------------------------------------------------------------------ accounting
 def direct_epsilon(rate, noise_multiplier, rounds, delta):
     """Return the epsilon of dp-accounting's own privacy loss distributions, to 1e-3."""
