@@ -10,10 +10,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -21,6 +22,14 @@ import typer
 from typer.testing import CliRunner
 
 from flwr_sdp.cli.app import app
+from flwr_sdp.cli.commands.simulate_streams import with_options
+from flwr_sdp.cli.runs.grid import runs_of
+from flwr_sdp.cli.runs.run_config import whole_run_config
+from flwr_sdp.cli.runs.run_file import STREAM, Options, app_defaults, read_engine, read_run_file
+from simulations.audit.settings import Settings as AuditSettings
+from simulations.pretraining.settings import PretrainSettings
+from simulations.settings import Settings
+from simulations.streams.run import read_study
 from tests.docs.pages import ROOT
 
 PLACEHOLDER = re.compile(r"\.\.\.|<\w+>")
@@ -95,7 +104,9 @@ def check(words: list[str], folder: Path) -> str:
         assert set(rest) <= set(targets), words
     elif program == "pip":
         check_extras(" ".join(words))
-    elif program == "python":
+    elif program == "git":
+        assert rest[:2] == ["clone", rest[1]] or rest[0] == "-C", words
+    elif program in ("python", ".venv/bin/python"):
         assert rest[0] == "-m", words
         assert importlib.util.find_spec(rest[1]), words
     elif program == "podman":
@@ -135,20 +146,25 @@ def _check_ours(words: list[str], folder: Path) -> str:
     return ""
 
 
-def check_run(path: Path, parameters: dict[str, object]) -> None:
-    """Check that the run file is there, and that every key which is set is one.
-
-    With ``simulate --dry-run`` this is the place to call it.
-    """
-    keys = set(tomllib.loads(path.read_text()))
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    keys |= set(pyproject["tool"]["flwr"]["app"]["config"])
-    for option in ("set_", "sweep"):
-        for setting in parameters.get(option) or ():
-            key, sign, value = str(setting).partition("=")
-            assert sign, setting
-            assert value, setting
-            assert key in keys, setting
+def check_run(path: Path, parameters: Mapping[str, Any]) -> None:
+    """Check a run file and the options beside it as the command does, but for the data."""
+    content = tomllib.loads(path.read_text())
+    given = {name: parameters.get(name) for name in ("trials", "engine", "seed")}
+    options = Options(
+        set_=parameters.get("set_") or (), sweep=parameters.get("sweep") or (), **given
+    )
+    engine = read_engine(content, options, ("ray", "local", STREAM))
+    if engine == STREAM:
+        read_study(with_options(content, options))
+    elif "pretrain" in path.stem:
+        PretrainSettings.from_file(path)
+    elif path.parent.name == "audit":
+        AuditSettings.read(path)
+    else:
+        defaults = app_defaults(ROOT)
+        file = read_run_file(content, options, engine=engine, app_dir=ROOT, defaults=defaults)
+        for run in runs_of(file, path.parent, with_baseline=True):
+            Settings.from_run_config(whole_run_config(run, resume=False))
 
 
 # ------------------------------------------------------------------ others

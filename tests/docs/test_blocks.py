@@ -22,6 +22,7 @@ import click
 import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 
+from flwr_sdp.cli.errors import CommandError
 from simulations.server_app import run_training
 from simulations.settings import Settings
 from tests.docs.commands import (
@@ -216,7 +217,7 @@ def test_extras(page):
 )
 def test_a_mistake_is_noticed(command, checkout):
     (words,) = commands(command)
-    with pytest.raises((AssertionError, FileNotFoundError, click.UsageError)):
+    with pytest.raises((AssertionError, FileNotFoundError, click.UsageError, CommandError)):
         check(words, checkout)
 
 
