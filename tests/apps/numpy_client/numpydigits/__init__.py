@@ -1,0 +1,1 @@
+"""Softmax regression in NumPy, behind a NumPyClient, trained on handwritten digits."""

@@ -1,0 +1,1 @@
+"""A convolutional network with batch normalisation, trained on handwritten digits."""

@@ -1,0 +1,1 @@
+"""scikit-learn's logistic regression, trained on handwritten digits."""
