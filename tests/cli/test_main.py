@@ -11,6 +11,7 @@ import typer
 
 from flwr_sdp.cli import main
 from flwr_sdp.cli.app import app
+from flwr_sdp.cli.results.figures import FIGURES
 
 COMMANDS = typer.main.get_command(app).commands
 
@@ -122,6 +123,11 @@ def test_an_option_of_several_commands_says_the_same_in_each():
             if isinstance(parameter, click.Option) and name in parameter.opts
         }
     assert {name: len(found) for name, found in helps.items()} == dict.fromkeys(helps, 1)
+
+
+def test_the_kinds_of_figures_are_those_there_are():
+    (kind,) = (one for one in COMMANDS["plot"].params if "--kind" in one.opts)
+    assert list(kind.type.choices) == list(FIGURES)
 
 
 def test_a_shell_completes_commands_and_values():

@@ -105,7 +105,9 @@ def check(words: list[str], folder: Path) -> str:
     elif program == "pip":
         check_extras(" ".join(words))
     elif program == "git":
-        assert rest[:2] == ["clone", rest[1]] or rest[0] == "-C", words
+        assert rest[0] in ("clone", "apply"), words
+    elif program == "cp":
+        assert (folder / rest[1]).exists(), words
     elif program in ("python", ".venv/bin/python"):
         assert rest[0] == "-m", words
         assert importlib.util.find_spec(rest[1]), words

@@ -42,7 +42,7 @@ for _block in BLOCKS:
     if _block.kind == "python":
         PYTHON.setdefault(_block.page, []).append(_block)
 
-DIRECTIVES = ("{include}", "{toctree}", "{eval-rst}", "{commands}")
+DIRECTIVES = ("{include}", "{literalinclude}", "{toctree}", "{eval-rst}", "{commands}")
 """What test_site.py builds."""
 
 

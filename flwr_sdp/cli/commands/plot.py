@@ -32,8 +32,6 @@ def show(
     CommandError
         If the tables cannot be read or merged, or hold nothing of the kind that is asked for.
     """
-    if kind is not None and kind not in FIGURES:
-        raise CommandError(f"--kind must be one of {', '.join(FIGURES)}; got {kind!r}")
     if any(is_stream(folder) for folder in folders):
         if len(folders) > 1 or kind is not None or output is not None or metric != ACCURACY:
             raise CommandError(

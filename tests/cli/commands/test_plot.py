@@ -262,7 +262,6 @@ def test_a_stream_is_drawn_by_its_own_figures(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "arguments", "message"),
     [
-        ({}, ["--kind", "pie"], "--kind must be one of gap, accuracy, frontier, box; got 'pie'"),
         ({}, ["--output", "a.png"], "--output a.png is one picture: say which with --kind"),
         ({"baseline": False}, ["--kind", "gap"], "no gap to draw"),
         ({"seeds": (0,)}, ["--kind", "box"], "no spread to draw"),
