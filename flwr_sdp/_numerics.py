@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+MAX_DIM = 2**40
+"""Largest dimension: beyond any model, and well inside what the formulas bear."""
+
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(96)
 NODES, WEIGHTS = (NODES + 1.0) / 2.0, WEIGHTS / 2.0
 """Gauss-Legendre quadrature on (0, 1)."""

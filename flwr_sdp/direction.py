@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 
 from flwr_sdp.arrays import Array, NumPyRows, TorchRows, norm
 from flwr_sdp.randomness import BLOCK, FloatArray, KeystreamGenerator, process
-from flwr_sdp.sphere import sample_chi_squares
 
 Floats = NDArray[np.float64]
 
@@ -155,6 +154,25 @@ def _mix(
 
 
 # ---------------------------------------------------------------------- on the host
+def sample_chi_squares(freedom: Floats, rng: KeystreamGenerator) -> Floats:
+    """Draw chi-square numbers of the given degrees of freedom, all of them at least 2.
+
+    Exact, by the rejection method of Marsaglia and Tsang (ACM TOMS 26, 2000), doi
+    10.1145/358407.358414.
+    """
+    d = freedom / 2 - 1 / 3
+    draws, todo = np.zeros(freedom.size), np.arange(freedom.size)
+    while todo.size:
+        x, log_u = rng.normal(todo.size), rng.log_uniforms(todo.size)
+        root = 1.0 + x / np.sqrt(9.0 * d[todo])
+        cube = np.maximum(root, 0.0) ** 3
+        with np.errstate(divide="ignore"):
+            accepted = log_u < x * x / 2 + d[todo] * (1.0 - cube + np.log(cube))
+        draws[todo[accepted]] = 2.0 * (d[todo] * cube)[accepted]
+        todo = todo[~accepted]
+    return draws
+
+
 @dataclass(frozen=True)
 class _Aims:
     """For each row its norm, and the lengths to give to the parts along and across it."""

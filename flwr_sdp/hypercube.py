@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_sdp import _validate
-from flwr_sdp._numerics import CUT, NODES, WEIGHTS, stirling_error
+from flwr_sdp._numerics import CUT, MAX_DIM, NODES, WEIGHTS, stirling_error
 from flwr_sdp.randomness import KeystreamGenerator
-from flwr_sdp.sphere import MAX_DIM
 
 MAX_SUBSET = 2**16
 """Largest set :func:`uniform_subset` chooses from: its positions are 16 random bits each."""

@@ -15,11 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from flwr_sdp import _validate
-from flwr_sdp._numerics import root
+from flwr_sdp._numerics import MAX_DIM, root
 from flwr_sdp.arrays import Array, TorchRows, as_rows, check_room, draws_on_device, like, to_host
 from flwr_sdp.direction import Floats, draw, draw_on_device, segment_norms
 from flwr_sdp.randomness import FloatArray, KeystreamGenerator, as_generator
-from flwr_sdp.sphere import MAX_DIM, MAX_THRESHOLD, Cap, sample_dots, threshold_for_log_odds
+from flwr_sdp.sphere import MAX_THRESHOLD, Cap, sample_dots, threshold_for_log_odds
 
 Rule = Literal["tight", "paper"]
 RULES: tuple[Rule, ...] = ("tight", "paper")

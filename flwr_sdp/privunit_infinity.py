@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_sdp import _validate
+from flwr_sdp._numerics import MAX_DIM
 from flwr_sdp.arrays import Array, as_rows, check_room, draws_on_device, like, to_host
 from flwr_sdp.hypercube import (
     MAX_SUBSET,
@@ -27,7 +28,6 @@ from flwr_sdp.hypercube import (
 )
 from flwr_sdp.privunit import RULES, Rule
 from flwr_sdp.randomness import FloatArray, KeystreamGenerator, as_generator
-from flwr_sdp.sphere import MAX_DIM
 
 # Coordinates processed at a time: their masks and bytes stay in the cache.
 _BLOCK = MAX_SUBSET

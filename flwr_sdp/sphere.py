@@ -22,11 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_sdp import _validate
-from flwr_sdp._numerics import CUT, NODES, WEIGHTS, stirling_error
+from flwr_sdp._numerics import CUT, MAX_DIM, NODES, WEIGHTS, stirling_error
 from flwr_sdp.randomness import KeystreamGenerator
-
-MAX_DIM = 2**40
-"""Largest dimension: beyond any model, and well inside what the formulas bear."""
 
 MAX_THRESHOLD = 1.0 - 1e-6
 """Largest cap threshold in use: closer to 1, the spacing of floats shows in ``1 - threshold**2``.
@@ -155,27 +152,6 @@ def sample_dots(
     dots[inside] = _accepted(count, lambda many: _try_inside(cap, many, rng))
     dots[~inside] = _accepted(inside.size - count, lambda many: _try_outside(cap, many, rng))
     return dots
-
-
-def sample_chi_squares(
-    freedom: NDArray[np.float64], rng: KeystreamGenerator
-) -> NDArray[np.float64]:
-    """Draw chi-square numbers of the given degrees of freedom, all of them at least 2.
-
-    Exact, by the rejection method of Marsaglia and Tsang (ACM TOMS 26, 2000), doi
-    10.1145/358407.358414.
-    """
-    d = freedom / 2 - 1 / 3
-    draws, todo = np.zeros(freedom.size), np.arange(freedom.size)
-    while todo.size:
-        x, log_u = rng.normal(todo.size), rng.log_uniforms(todo.size)
-        root = 1.0 + x / np.sqrt(9.0 * d[todo])
-        cube = np.maximum(root, 0.0) ** 3
-        with np.errstate(divide="ignore"):
-            accepted = log_u < x * x / 2 + d[todo] * (1.0 - cube + np.log(cube))
-        draws[todo[accepted]] = 2.0 * (d[todo] * cube)[accepted]
-        todo = todo[~accepted]
-    return draws
 
 
 _Trial = tuple[NDArray[np.float64], NDArray[np.bool_]]

@@ -9,8 +9,9 @@ import math
 from typing import Literal
 
 from flwr_sdp import _validate
+from flwr_sdp._numerics import MAX_DIM
 from flwr_sdp.reconstruction.posterior import largest_epsilon
-from flwr_sdp.sphere import MAX_DIM, MAX_THRESHOLD, Cap
+from flwr_sdp.sphere import MAX_THRESHOLD, Cap
 
 BreachRule = Literal["paper", "tight"]
 _RULES: tuple[BreachRule, ...] = ("paper", "tight")

@@ -9,7 +9,7 @@ import pytest
 from scipy import special, stats
 
 from flwr_sdp import PrivUnit, direction, randomness, seeded_generator
-from flwr_sdp.direction import draw, segment_norms
+from flwr_sdp.direction import draw, sample_chi_squares, segment_norms
 from tests.statistics_helpers import (
     DotLaw,
     assert_detects,
@@ -279,3 +279,32 @@ def test_segments_cover_the_vector_at_even_places():
         sizes = [high - low for low, high in bounds]
         assert max(sizes) <= randomness.BLOCK + 1
         assert max(sizes) - min(sizes) <= 3
+
+
+# ------------------------------------------------------------------ chi squares
+@pytest.mark.parametrize("freedom", [2.0, 3.0, 10.0, 65_535.0])
+def test_chi_squares(freedom):
+    """KS test of 2,000 draws, their mean and variance; false alarms: 2e-6 a case.
+
+    The mutants are a fifth of a standard deviation off, and a fifth too wide.
+    """
+    samples = sample_chi_squares(np.full(2000, freedom), seeded_generator(6, str(freedom)))
+
+    def check(samples):
+        assert_follows(samples, lambda x: special.gammainc(freedom / 2, x / 2))
+        assert_mean_close(samples, freedom, variance=2.0 * freedom)
+        fourth = 12.0 * freedom * (freedom + 4.0)
+        assert_mean_close(
+            (samples - freedom) ** 2, 2.0 * freedom, variance=fourth - 4.0 * freedom**2
+        )
+
+    check(samples)
+    assert_detects(check, samples + 0.2 * np.sqrt(2.0 * freedom))
+    assert_detects(check, freedom + 1.2 * (samples - freedom))
+
+
+def test_chi_squares_of_different_freedom():
+    freedom = np.array([2.0, 50.0, 1e6])
+    samples = np.stack([sample_chi_squares(freedom, seeded_generator(7, i)) for i in range(400)])
+    assert_mean_close(samples, freedom, variance=2.0 * freedom)
+    assert sample_chi_squares(freedom[:0], seeded_generator(7)).shape == (0,)

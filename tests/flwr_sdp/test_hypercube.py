@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from flwr_sdp import KeystreamGenerator, seeded_generator
+from flwr_sdp._numerics import MAX_DIM
 from flwr_sdp.hypercube import (
     MAX_SUBSET,
     HypercubeCap,
@@ -23,7 +24,6 @@ from flwr_sdp.hypercube import (
     sample_matches,
     uniform_subset,
 )
-from flwr_sdp.sphere import MAX_DIM
 from tests.statistics_helpers import (
     PROPERTY,
     assert_counts,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from flwr_sdp import KeystreamGenerator, PrivUnitInfinity, privunit_infinity, seeded_generator
+from flwr_sdp._numerics import MAX_DIM
 from flwr_sdp.hypercube import HypercubeCap, fewest_matches, matches_for_log_odds
 from flwr_sdp.privunit import RULES
 from flwr_sdp.privunit_infinity import _round_to_corner
-from flwr_sdp.sphere import MAX_DIM
 from tests.statistics_helpers import (
     PROPERTY,
     assert_counts,

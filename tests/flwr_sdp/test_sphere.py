@@ -13,7 +13,6 @@ from flwr_sdp.sphere import (
     MAX_THRESHOLD,
     Cap,
     log_density_constant,
-    sample_chi_squares,
     sample_dots,
     threshold_for_log_odds,
 )
@@ -220,31 +219,3 @@ def test_dots_are_where_they_were_asked_for():
     np.testing.assert_array_equal(samples >= 0.1, inside)
     assert len(np.unique(samples)) == 1000
     assert sample_dots(cap, inside[:0], seeded_generator(5)).shape == (0,)
-
-
-@pytest.mark.parametrize("freedom", [2.0, 3.0, 10.0, 65_535.0])
-def test_chi_squares(freedom):
-    """KS test of 2,000 draws, their mean and variance; false alarms: 2e-6 a case.
-
-    The mutants are a fifth of a standard deviation off, and a fifth too wide.
-    """
-    samples = sample_chi_squares(np.full(2000, freedom), seeded_generator(6, str(freedom)))
-
-    def check(samples):
-        assert_follows(samples, lambda x: special.gammainc(freedom / 2, x / 2))
-        assert_mean_close(samples, freedom, variance=2.0 * freedom)
-        fourth = 12.0 * freedom * (freedom + 4.0)
-        assert_mean_close(
-            (samples - freedom) ** 2, 2.0 * freedom, variance=fourth - 4.0 * freedom**2
-        )
-
-    check(samples)
-    assert_detects(check, samples + 0.2 * np.sqrt(2.0 * freedom))
-    assert_detects(check, freedom + 1.2 * (samples - freedom))
-
-
-def test_chi_squares_of_different_freedom():
-    freedom = np.array([2.0, 50.0, 1e6])
-    samples = np.stack([sample_chi_squares(freedom, seeded_generator(7, i)) for i in range(400)])
-    assert_mean_close(samples, freedom, variance=2.0 * freedom)
-    assert sample_chi_squares(freedom[:0], seeded_generator(7)).shape == (0,)
