@@ -84,30 +84,6 @@ def compose(accountant: PrivacyAccountant, event: GaussianPrivacyEvent, count: i
         accountant.compose(event, count)
 
 
-def affordable_releases(
-    accountant: PrivacyAccountant, event: GaussianPrivacyEvent, max_epsilon: float
-) -> int:
-    """Return how many more releases of `event` keep `accountant` within `max_epsilon`.
-
-    At most ``2**20``, which no training reaches.
-    """
-
-    def fits(count: int) -> bool:
-        return not accountant.would_exceed(event, max_epsilon, count)
-
-    with quiet("absl", logging.ERROR):
-        if not fits(1):
-            return 0
-        low = 1
-        while low < 2**20 and fits(2 * low):
-            low *= 2
-        high = 2 * low
-        while high - low > 1 and low < 2**20:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
 def poisson_event(
     *, noise_multiplier: float, sampling_rate: float, population: int
 ) -> GaussianPrivacyEvent:

@@ -26,7 +26,6 @@ from flwr.serverapp import (
     PrivacyAccountant,
     PrivacySpent,
 )
-from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from flwr_sdp import _validate
@@ -37,8 +36,9 @@ from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_gen
 from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection
 from flwr_sdp.separated import SeparatedMechanism
 from flwr_sdp.strategies._quiet import quiet
-from flwr_sdp.strategies.accountants import affordable_releases, compose, default_delta
+from flwr_sdp.strategies.accountants import compose, default_delta
 from flwr_sdp.strategies.accumulator import Accumulator, ClippedSum
+from flwr_sdp.strategies.budget import Budget
 from flwr_sdp.strategies.checkpoint import Checkpoints, Snapshot
 from flwr_sdp.strategies.cohort import (
     CohortGrid,
@@ -288,8 +288,7 @@ class ClipAndNoise(Strategy):
         self._strategy_settings = {} if checkpoints is None else settings_of(strategy)
         self._journal = Journal(checkpoints)
         self._paid_round: int | None = None
-        self._affordable = 0
-        self._affordable_state: tuple[GaussianPrivacyEvent, float, int] | None = None
+        self._budget = Budget()
         self._rounds_asked = 0
         self._rounds_released = 0
         self._tally = Tally()  # of all rounds
@@ -393,8 +392,8 @@ class ClipAndNoise(Strategy):
             0 if self.accountant is None else self.accountant.num_releases,
             lambda ledger: self._snapshot(0, arrays, ledger),
         )
-        if not self._is_paid(server_round):
-            self._check_budget()
+        if self.accountant is not None and not self._is_paid(server_round):
+            self._budget.spend(self.accountant, self._event(), self.max_epsilon)
         cohort = self.sampling.draw(node_ids, self._cohort_rng(server_round))
         _log.info(
             "configure_train: %s cohort of %d of %d nodes (expected %.1f)",
@@ -749,28 +748,6 @@ class ClipAndNoise(Strategy):
                 delta=self.delta or default_delta(self.population),
                 max_epsilon=self.max_epsilon,
             )
-
-    def _check_budget(self) -> None:
-        if self.accountant is None:
-            return
-        limits = (self.max_epsilon, self.accountant.config.max_epsilon)
-        limit = min((limit for limit in limits if limit is not None), default=None)
-        if limit is None:
-            return
-        # Flower's check of a round replays all rounds before it: count once how many are left, and
-        # again only if something but this strategy was charged, or the setting has changed.
-        state = (self._event(), limit, self.accountant.num_releases)
-        if state != self._affordable_state:
-            self._affordable = affordable_releases(self.accountant, self._event(), limit)
-        if self._affordable == 0:
-            spent = self.accountant.get_privacy_spent()
-            raise PrivacyBudgetExhausted(
-                f"one more round would exceed max_epsilon={limit:g} (spent: "
-                f"{round_up(spent.epsilon, 6)} at delta {spent.delta:g} in {spent.num_releases} "
-                "rounds)"
-            )
-        self._affordable -= 1
-        self._affordable_state = (state[0], limit, self.accountant.num_releases + 1)
 
     def _charge(self, server_round: int) -> PrivacySpent | None:
         if self.accountant is None:

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flwr_sdp.strategies import poisson_event, poisson_rdp_accountant
-from flwr_sdp.strategies.accountants import affordable_releases, compose
+from flwr_sdp.strategies.accountants import compose
+from flwr_sdp.strategies.budget import affordable_releases
 
 
 def direct(rate, noise_multiplier, rounds, delta):

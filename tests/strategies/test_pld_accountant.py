@@ -24,8 +24,8 @@ from flwr_sdp.strategies import (
     poisson_accountant,
     poisson_event,
 )
-from flwr_sdp.strategies.accountants import affordable_releases
 from flwr_sdp.strategies.best_accountant import _RDP_ROUNDING
+from flwr_sdp.strategies.budget import affordable_releases
 from flwr_sdp.strategies.privacy_loss import gaussian_epsilon
 from tests.statistics_helpers import load_oracle
 
