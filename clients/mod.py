@@ -9,7 +9,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from flwr.app import (
     ArrayRecord,
     Context,
@@ -22,7 +21,7 @@ from flwr.app import (
 from flwr_sdp import _validate, marks
 from flwr_sdp.clients.caps import DeviceCaps
 from flwr_sdp.clients.ledger import DeviceLedger, LedgerError, LocalBudgetExhausted, Request
-from flwr_sdp.clients.privatize import privatize_vector
+from flwr_sdp.clients.privatize import privatize_vector, zero_unless_finite
 from flwr_sdp.clients.reply_format import ReplyFormat, metrics_named
 from flwr_sdp.clients.stored_reply import decode, encode
 from flwr_sdp.clients.update import UpdateLayout
@@ -200,9 +199,7 @@ class SeparatedDPMod:
         metrics = metrics_named(content, self.released_metrics)
         update = plan.layout.difference(trained)
         del content, trained  # as large as the model, and needed no more
-        if not np.all(np.isfinite(update)):
-            _log.warning("the update is not finite: a zero update is released in its place")
-            update[...] = 0.0
+        zero_unless_finite(update)
         rng = self._rng()
         private = privatize_vector(update, plan.mechanism, rng)
         del update

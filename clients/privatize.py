@@ -111,6 +111,17 @@ def privatize_update(
     return arrays if isinstance(update, Mapping) else list(arrays.values())
 
 
+def zero_unless_finite(vector: Array) -> None:
+    """Make an update zero that is not finite, and say so in the device's log alone.
+
+    To refuse it, or to leave the round out, would tell of the data what no budget is charged for.
+    """
+    xp = sys.modules["torch"] if is_tensor(vector) else np
+    if not bool(xp.isfinite(vector).all()):
+        _log.warning("the update is not finite: a zero update is released in its place")
+        vector[...] = 0.0
+
+
 def privatize_vector(update: NDArray[Any], mechanism: SeparatedMechanism, rng: Any) -> NDArray[Any]:
     """Return a private view of one flat update, drawn where `rng` draws.
 
@@ -150,9 +161,7 @@ def _privatize_parts(
     dtype = xp.float64 if wide else xp.float32
     pieces = [part.detach() if is_tensor(part) else part for part in parts.values()]
     vector = xp.concatenate([xp.asarray(piece, dtype=dtype).reshape(-1) for piece in pieces])
-    if not bool(xp.isfinite(vector).all()):
-        _log.warning("the update is not finite: a zero update is released in its place")
-        vector[...] = 0.0
+    zero_unless_finite(vector)
     vector = mechanism.privatize(vector, rng, threads=threads)
     private: dict[Hashable, Array] = {}
     start = 0
