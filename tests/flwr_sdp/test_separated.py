@@ -43,6 +43,18 @@ def test_budget_adds_up():
     assert BUDGET.total == 18.0
 
 
+@pytest.mark.parametrize("part", [None, 5.0, PrivUnit, "PrivUnit"])
+def test_parts_of_another_kind_are_refused(part):
+    """The norm of a report is known for these two kinds of magnitude alone."""
+    good = make()
+    with pytest.raises(ValueError, match=r"^direction must be a PrivUnit; got"):
+        SeparatedMechanism(direction=part, magnitude=good.magnitude)
+    with pytest.raises(ValueError, match=r"^magnitude must be a ScalarDP or a ScalarRelDP; got"):
+        SeparatedMechanism(direction=good.direction, magnitude=part)
+    with pytest.raises(ValueError, match=r"^direction must be a PrivUnit; got"):
+        SeparatedMechanism(direction=good.magnitude, magnitude=good.direction)
+
+
 @pytest.mark.parametrize("rule", ["tight", "paper"])
 def test_from_budget_uses_the_two_mechanisms(rule):
     mechanism = make(rule=rule)

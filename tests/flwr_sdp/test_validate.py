@@ -10,6 +10,7 @@ from flwr_sdp import (
     PrivUnit,
     PrivUnitInfinity,
     ScalarDP,
+    ScalarRelDP,
     SeparatedBudget,
     SeparatedMechanism,
     _validate,
@@ -115,6 +116,24 @@ BAD = [
 def test_bad_numbers_are_refused_by_name_and_value(call, field, value):
     with pytest.raises(ValueError, match=rf"^{field} must be .*; got {re.escape(repr(value))}"):
         call(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ([1.0, np.nan], "r must be finite in every entry; got .*nan"),
+        ([np.inf, 1.0], "r must be finite in every entry; got .*inf"),
+        (["1"], "r must be an array of numbers; got <U1"),
+        ([True], "r must be an array of numbers; got bool"),
+        ([1.0 + 0j], "r must be an array of numbers; got complex128"),
+        ([None], "r must be an array of numbers; got object"),
+    ],
+)
+def test_arrays_that_are_no_magnitudes_are_refused(numbers, message):
+    """One bad number of many would otherwise be released as some magnitude."""
+    for mechanism in (ScalarDP.from_epsilon(5.0, 1.0), ScalarRelDP.from_epsilon(5.0, 1.0)):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            mechanism.privatize(np.array(numbers))
 
 
 def test_integers_too_large_for_a_float_are_refused():
