@@ -159,7 +159,9 @@ def largest(dtype: str) -> float:
 
 def _widen(numbers: NDArray[Any]) -> NDArray[np.float32]:
     """Return bfloat16 as float32: the same bits, and zeros below."""
-    return (numbers.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    bits = numbers.view(np.uint16).astype(np.uint32)
+    # A bare 16 would make a single number an int64 with NumPy 1.26.
+    return (bits << np.uint32(16)).view(np.float32)
 
 
 def _narrow(numbers: NDArray[np.float32]) -> NDArray[Any]:

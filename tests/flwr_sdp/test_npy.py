@@ -333,7 +333,7 @@ def test_every_finite_pattern_comes_back():
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3), (0,), (2, 0, 3)])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_bfloat16_of_any_shape(shape, order):
-    patterns = np.asarray(filled("<u2", shape) & 0x7F7F, order=order)
+    patterns = np.asarray(filled("<u2", shape) & np.uint16(0x7F7F), order=order)
     numbers = from_patterns(patterns)
     assert numbers.shape == shape
     np.testing.assert_array_equal(
