@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flwr_sdp import _validate
 from simulations.audit.images import PIXELS
+from simulations.config_reader import ConfigReader, read_toml
 
 _TASKS = ("digits",)
 _MAX_IMAGES = 1697  # of 1,797: a hundred at least are the onlooker's own
@@ -63,42 +62,37 @@ class Settings:
         ValueError
             If it cannot be read, or naming the first key that is unknown, missing or out of range.
         """
-        try:
-            return cls.from_config(tomllib.loads(path.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise ValueError(f"cannot read {path}: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not valid TOML: {error}") from None
+        return cls.from_config(read_toml(path))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Settings:
         """Return the settings of a run file's content."""
-        read = _Reader(config)
+        read = ConfigReader(_flat(config), "the run file: see conf/audit/digits.toml")
         batch_size = read.integer("words.batch-size", minimum=1)
         settings = cls(
             task=read.choice("task", _TASKS),
             seed=read.integer("seed", minimum=0),
             confidence=read.number("confidence", minimum=0.5, below=1.0),
-            epsilon_directions=read.budgets("epsilon-directions"),
+            epsilon_directions=read.numbers("epsilon-directions", above=0.0),
             epsilon_magnitude=read.number("epsilon-magnitude", above=0.0),
             max_norm=read.number("max-norm", above=0.0),
             tolerance=read.number("tolerance", above=0.0, below=1.0),
             linear_trials=read.integer("linear.trials", minimum=1, maximum=_MAX_IMAGES),
             inversion_trials=read.integer("inversion.trials", minimum=1, maximum=_MAX_IMAGES),
             inversion_steps=read.integer("inversion.steps", minimum=1),
-            low_frequency_epsilons=read.budgets("low-frequency.epsilons"),
+            low_frequency_epsilons=read.numbers("low-frequency.epsilons", above=0.0),
             low_frequency_dim_target=read.integer(
                 "low-frequency.dim-target", minimum=2, maximum=PIXELS
             ),
             low_frequency_tolerance=read.number("low-frequency.tolerance", above=0.0, below=1.0),
             low_frequency_trials=read.integer("low-frequency.trials", minimum=1),
-            words_epsilons=read.budgets("words.epsilons"),
+            words_epsilons=read.numbers("words.epsilons", above=0.0),
             words_dictionary_size=read.integer("words.dictionary-size", minimum=batch_size + 1),
             words_batch_size=batch_size,
             words_precision=read.number("words.precision", above=0.0, maximum=1.0),
             words_recall=read.number("words.recall", above=0.0, maximum=1.0),
             words_trials=read.integer("words.trials", minimum=1),
-            distinguish_epsilons=read.budgets("distinguish.epsilons"),
+            distinguish_epsilons=read.numbers("distinguish.epsilons", above=0.0),
             distinguish_dim=read.integer("distinguish.dim", minimum=2),
             distinguish_outputs=read.integer("distinguish.outputs", minimum=4),
             picture_rows=read.integer("picture.rows", minimum=1, maximum=10),
@@ -108,44 +102,12 @@ class Settings:
         return settings
 
 
-class _Reader:
-    """Typed access to a run file; every error names the key."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._values: dict[str, Any] = {}
-        for key, value in config.items():
-            if isinstance(value, Mapping):
-                self._values.update({f"{key}.{name}": inner for name, inner in value.items()})
-            else:
-                self._values[key] = value
-        self._read: list[str] = []
-
-    def refuse_others(self) -> None:
-        """Raise ValueError if a key was never read: it is a mistake in its name."""
-        unknown = sorted(set(self._values) - set(self._read))
-        if unknown:
-            raise ValueError(
-                f"unknown key {unknown[0]!r} in the run file: there are "
-                f"{', '.join(sorted(self._read))}"
-            )
-
-    def _value(self, key: str) -> Any:
-        self._read.append(key)
-        if key not in self._values:
-            raise ValueError(f"{key} is missing from the run file: see conf/audit/digits.toml")
-        return self._values[key]
-
-    def number(self, key: str, **limits: float) -> float:
-        return _validate.number(key, self._value(key), **limits)
-
-    def integer(self, key: str, *, minimum: int, maximum: int | None = None) -> int:
-        return _validate.integer(key, self._value(key), minimum=minimum, maximum=maximum)
-
-    def choice(self, key: str, options: tuple[str, ...]) -> str:
-        return _validate.choice(key, self._value(key), options)
-
-    def budgets(self, key: str) -> tuple[float, ...]:
-        values = self._value(key)
-        if not isinstance(values, list) or not values:
-            raise ValueError(f"{key} must be a list of one or more numbers; got {values!r}")
-        return tuple(_validate.number(f"every one of {key}", each, above=0.0) for each in values)
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of all sections, each with the name of its section in front."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat.update({f"{key}.{name}": inner for name, inner in value.items()})
+        else:
+            flat[key] = value
+    return flat

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,9 @@ from simulations.streams.descents import Euclidean
 from simulations.streams.likelihood import maximum_likelihood
 from simulations.streams.outcome import Job, Outcome
 from simulations.streams.releases import NoPrivacy, OnSphere
-from simulations.streams.run_file import RunFile
 from simulations.streams.sphere_risk import SphereRisk
 from simulations.streams.stream import recorded_iterations, run_stream
+from simulations.streams.study import Study, common_settings, reader
 from simulations.streams.users import Users, on_sphere, trial_generators
 
 Floats = NDArray[np.float64]
@@ -30,19 +30,13 @@ PRIVATE, OPEN, LIKELIHOOD = "private", "none", "mle"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Logistic:
-    """The run file of the study; one field for each key.
+class Logistic(Study):
+    """The run file of the study; `num_users` and `dim` are N and d in the paper.
 
     Parameters
     ----------
-    seed, trials : int
-        Trials differ in their true parameter, their users and their noise.
-    num_users, dim : int
-        N and d in the paper.
     signal : float
         Norm of the true parameter (tau in the paper).
-    epsilons : tuple of float
-        Levels: pure-DP loss of one report.
     without_privacy, maximum_likelihood : bool
         Whether to run these two beside the private levels.
     share_cap, share_flip, share_magnitude : float
@@ -52,20 +46,13 @@ class Logistic:
         sufficient inequalities of Theorem 1. The split between cap and flip is as stated in both.
     max_norm : float
         Longest gradient (r_max); covariates of norm 1 make no gradient longer than 1.
-    stepsize_exponent, stepsize_factor : float
+    stepsize_factor : float
         The k-th step is ``stepsize_factor * sqrt(epsilon / dim) * k**-stepsize_exponent``.
     stepsize_without_privacy : float
         Takes the place of ``sqrt(epsilon / dim)`` without privacy.
-    records : int
-        Points of every curve.
     """
 
-    seed: int
-    trials: int
-    num_users: int
-    dim: int
     signal: float
-    epsilons: tuple[float, ...]
     without_privacy: bool
     maximum_likelihood: bool
     share_cap: float
@@ -73,10 +60,8 @@ class Logistic:
     share_magnitude: float
     rule: Rule
     max_norm: float
-    stepsize_exponent: float
     stepsize_factor: float
     stepsize_without_privacy: float
-    records: int
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Logistic:
@@ -87,19 +72,13 @@ class Logistic:
         ValueError
             Naming the first key that is unknown, missing or out of range.
         """
-        read = RunFile(config, "conf/logistic/paper.toml")
-        read.choice("engine", ("stream",))
-        read.choice("task", ("logistic",))
-        rule = cast(Rule, read.choice("rule", RULES))
-        num_users = read.integer("num-users", minimum=1)
+        read = reader(config, "logistic")
+        rule = read.choice("rule", RULES)
+        # Theorem 1 fails at dim 2.
+        least_dim = 3 if rule == "paper" else 2
         settings = cls(
-            seed=read.integer("seed", minimum=0),
-            trials=read.integer("trials", minimum=2),
-            num_users=num_users,
-            # Theorem 1 fails at dim 2.
-            dim=read.integer("dim", minimum=3 if rule == "paper" else 2),
+            **common_settings(read, least_dim=least_dim, epsilons_above=0.0),
             signal=read.number("signal", above=0.0, maximum=1e4),
-            epsilons=read.numbers("epsilons", above=0.0),
             without_privacy=read.flag("without-privacy"),
             maximum_likelihood=read.flag("maximum-likelihood"),
             share_cap=read.number("share-cap", above=0.0, below=1.0),
@@ -107,10 +86,8 @@ class Logistic:
             share_magnitude=read.number("share-magnitude", above=0.0, below=1.0),
             rule=rule,
             max_norm=read.number("max-norm", above=0.0),
-            stepsize_exponent=read.number("stepsize-exponent", minimum=0.0, below=1.0),
             stepsize_factor=read.number("stepsize-factor", above=0.0),
             stepsize_without_privacy=read.number("stepsize-without-privacy", above=0.0),
-            records=read.integer("records", minimum=1, maximum=num_users),
         )
         read.refuse_others()
         shares = settings.share_cap + settings.share_flip + settings.share_magnitude

@@ -8,27 +8,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from flwr_sdp import _validate
+from simulations.config_reader import read_toml
 from simulations.streams.logistic import Logistic
-from simulations.streams.outcome import Job, Outcome, write
+from simulations.streams.outcome import Outcome, write
 from simulations.streams.processes import cores, run_jobs
-from simulations.streams.run_file import read_toml
 from simulations.streams.sparse import Sparse
-
-
-class Study(Protocol):
-    """Checked settings, and the parts they ask for."""
-
-    def jobs(self) -> list[Job]:
-        """Return the parts of the study, the longest first."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """Return what is the same in every part."""
-        ...
-
+from simulations.streams.study import ENGINES, Study
 
 _STUDIES: dict[str, Callable[[Mapping[str, Any]], Study]] = {
     "logistic": Logistic.from_config,
@@ -38,7 +26,7 @@ _STUDIES: dict[str, Callable[[Mapping[str, Any]], Study]] = {
 
 def read_study(config: Mapping[str, Any]) -> Study:
     """Return the study of a run file's content; raise ``ValueError`` naming what is wrong."""
-    _validate.choice("engine", config.get("engine"), ("stream",))
+    _validate.choice("engine", config.get("engine"), ENGINES)
     task = _validate.choice("task", config.get("task"), tuple(_STUDIES))
     return _STUDIES[task](config)
 

@@ -22,8 +22,8 @@ from simulations.streams.cube_risk import CubeRisk
 from simulations.streams.descents import Descent, Entropic, Euclidean
 from simulations.streams.outcome import Job, Outcome
 from simulations.streams.releases import NoPrivacy, OnSphere, RoundedOnCube, SeparatedOnCube
-from simulations.streams.run_file import RunFile
 from simulations.streams.stream import Curves, recorded_iterations, run_stream
+from simulations.streams.study import Study, common_settings, reader
 from simulations.streams.users import Users, on_cube, trial_generators
 
 Floats = NDArray[np.float64]
@@ -44,51 +44,34 @@ _TUNING, _REPORTED = "sparse tuning", "sparse"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sparse:
-    """The run file of the study; one field for each key.
+class Sparse(Study):
+    """The run file of the study; `num_users` and `dim` are n and d in the paper.
 
     Parameters
     ----------
-    seed, trials : int
-        Trials differ in their true parameter, their users and their noise.
-    num_users, dim : int
-        n and d in the paper.
     sparsity : int
         Coordinates of the true parameter that are not 0; their signs are random, their size is one.
     l1_radius : float
         l1 norm of the true parameter, and radius of the ball that is searched (R_1 in the paper).
-    epsilons : tuple of float
-        Levels: pure-DP loss of one report, for every method.
     epsilon_magnitude : float
         What a separated method spends on the magnitude; the rest is for the direction.
     methods : tuple of str
         Of :data:`METHODS`.
-    stepsize_exponent : float
-        The k-th step shrinks as ``k**-stepsize_exponent``.
     stepsize_factors : tuple of float
         Tried for each method and level, in units of the step that theory gives.
     tuning_trials : int
         Trials that choose the factor, by the final risk of the averaged iterate; none is reported.
     held_out : int
         Covariates the risk is taken over.
-    records : int
-        Points of every curve.
     """
 
-    seed: int
-    trials: int
-    num_users: int
-    dim: int
     sparsity: int
     l1_radius: float
-    epsilons: tuple[float, ...]
     epsilon_magnitude: float
     methods: tuple[str, ...]
-    stepsize_exponent: float
     stepsize_factors: tuple[float, ...]
     tuning_trials: int
     held_out: int
-    records: int
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Sparse:
@@ -99,28 +82,19 @@ class Sparse:
         ValueError
             Naming the first key that is unknown, missing or out of range.
         """
-        read = RunFile(config, "conf/sparse/paper.toml")
-        read.choice("engine", ("stream",))
-        read.choice("task", ("sparse",))
-        num_users = read.integer("num-users", minimum=1)
-        dim = read.integer("dim", minimum=2)
+        read = reader(config, "sparse")
         magnitude = read.number("epsilon-magnitude", above=0.0)
+        # Something must be left for the direction.
+        common = common_settings(read, least_dim=2, epsilons_above=magnitude)
         settings = cls(
-            seed=read.integer("seed", minimum=0),
-            trials=read.integer("trials", minimum=2),
-            num_users=num_users,
-            dim=dim,
-            sparsity=read.integer("sparsity", minimum=1, maximum=dim),
+            **common,
+            sparsity=read.integer("sparsity", minimum=1, maximum=common["dim"]),
             l1_radius=read.number("l1-radius", above=0.0),
-            # Something must be left for the direction.
-            epsilons=read.numbers("epsilons", above=magnitude),
             epsilon_magnitude=magnitude,
             methods=read.choices("methods", METHODS),
-            stepsize_exponent=read.number("stepsize-exponent", minimum=0.0, below=1.0),
             stepsize_factors=read.numbers("stepsize-factors", above=0.0),
             tuning_trials=read.integer("tuning-trials", minimum=1),
             held_out=read.integer("held-out", minimum=1),
-            records=read.integer("records", minimum=1, maximum=num_users),
         )
         read.refuse_others()
         return settings

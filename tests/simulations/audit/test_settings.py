@@ -67,7 +67,7 @@ def test_unknown_key_is_named_with_those_there_are(key):
         ("task", "faces", "task must be one of 'digits'; got 'faces'"),
         ("seed", -1, "seed must be an integer >= 0; got -1"),
         ("confidence", 1.0, "confidence must be a finite number < 1 and >= 0.5; got 1.0"),
-        ("epsilon-directions", [], "epsilon-directions must be a list of one or more numbers"),
+        ("epsilon-directions", [], "epsilon-directions must be a list of one or more entries"),
         ("epsilon-directions", 50.0, "epsilon-directions must be a list of .*got 50.0"),
         ("epsilon-directions", [5.0, 0.0], "every one of epsilon-directions must be .*got 0.0"),
         ("words.epsilons", ["5"], "every one of words.epsilons must be .*got '5'"),
