@@ -1,5 +1,13 @@
 """What every test runs under."""
 
+import os
+
+# Read by NumPy and torch as they are imported, here and in whatever a test starts. Tests run on
+# every core: threads of linear algebra would wait for each other by spinning, and take far longer.
+os.environ.update(
+    dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+)
+
 import pytest
 from hypothesis import settings
 
