@@ -145,5 +145,5 @@ def test_accounting_says_nothing_of_the_orders_it_leaves_out(caplog):
     accountant = poisson_rdp_accountant(population=100, delta=1e-5)
     event = poisson_event(noise_multiplier=1.0, sampling_rate=0.5, population=100)
     compose(accountant, event)
-    affordable_releases(accountant, event, 100.0)
+    assert affordable_releases(accountant, event, 10.0) == 6
     assert caplog.records == []
