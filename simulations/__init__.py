@@ -1,1 +1,1 @@
-"""The Flower App of this repository: private federated training, simulated on Ray."""
+"""The Flower App of this repository: private federated training, simulated."""

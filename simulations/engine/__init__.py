@@ -1,1 +1,1 @@
-"""What carries messages between the server and the simulated clients."""
+"""How a run is carried out: grids, cohorts on few nodes, optimisers, checks and measurements."""

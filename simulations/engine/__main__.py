@@ -14,7 +14,7 @@ from pathlib import Path
 from flwr_sdp.clients.testing import enter_run
 from simulations import client_app
 from simulations.engine.check import check
-from simulations.engine.local import LocalGrid
+from simulations.engine.local_grid import LocalGrid
 from simulations.engine.measure import measure
 from simulations.server_app import run_training
 from simulations.settings import Settings

@@ -18,7 +18,7 @@ from flwr_sdp.strategies.tally import Tally
 from simulations import client_app
 from simulations.engine.check import message_bytes
 from simulations.engine.cohort_message import CohortRequest
-from simulations.engine.local import LocalGrid
+from simulations.engine.local_grid import LocalGrid
 from simulations.engine.process_memory import (
     gpu_memory,
     own_memory,

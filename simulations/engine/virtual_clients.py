@@ -12,7 +12,7 @@ from flwr_sdp.model_rounding import Rounding
 from flwr_sdp.records import records_of
 from flwr_sdp.strategies.tally import Tally, fold
 from simulations.engine.cohort_message import CohortRequest, cohort_reply
-from simulations.engine.local import app_error
+from simulations.engine.local_grid import app_error
 from simulations.engine.partial_sum import PartialSum
 
 _log = logging.getLogger("flwr")

@@ -1,1 +1,1 @@
-"""The models."""
+"""The networks, and what trains and evaluates them."""

@@ -158,7 +158,7 @@ def _simulated(name: str, rounds: int, memory: _TreeMemory) -> list[float]:
     @server.main()
     def main(grid: Any, context: Any) -> None:
         from simulations import server_app
-        from simulations.engine.partitions import PartitionGrid
+        from simulations.engine.partition_grid import PartitionGrid
         from simulations.settings import Settings
 
         settings = Settings.from_run_config(config)
@@ -169,7 +169,7 @@ def _simulated(name: str, rounds: int, memory: _TreeMemory) -> list[float]:
         if small:
             server_app.load_task = lambda *_: _task(config, small=True)
         marks: list[float] = []
-        evaluate = server_app._Recorder.evaluate
+        evaluate = server_app.Recorder.evaluate
 
         def marked(recorder: Any, server_round: int, model: Any) -> Any:
             marks.append(time.perf_counter())
@@ -177,7 +177,7 @@ def _simulated(name: str, rounds: int, memory: _TreeMemory) -> list[float]:
                 memory.note()
             return evaluate(recorder, server_round, model)
 
-        server_app._Recorder.evaluate = marked  # type: ignore[method-assign]
+        server_app.Recorder.evaluate = marked  # type: ignore[method-assign]
         server_app.run_training(view, settings)
         seconds.extend(after - before for before, after in pairwise(marks))
 

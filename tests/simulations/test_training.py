@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr_sdp.clients import SeparatedDPMod
 from flwr_sdp.strategies import CheckpointError, Checkpoints
 from simulations import client_app
-from simulations.engine.local import LocalGrid
+from simulations.engine.local_grid import LocalGrid
 from simulations.server_app import run_training
 from simulations.settings import Settings
 from tests.messages import default_run_config

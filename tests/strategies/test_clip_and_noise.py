@@ -34,7 +34,7 @@ from scipy.special import ndtr
 from flwr_sdp import SeparatedBudget, SeparatedMechanism, secure_generator, seeded_generator
 from flwr_sdp.clients import SeparatedDPMod, protect
 from flwr_sdp.strategies import poisson_rdp_accountant
-from simulations.engine.local import LocalGrid
+from simulations.engine.local_grid import LocalGrid
 from tests.messages import (
     MARKS,
     FakeGrid,

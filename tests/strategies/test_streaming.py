@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_sdp.strategies.streaming import StreamingGrid
-from simulations.engine.local import LocalGrid
+from simulations.engine.local_grid import LocalGrid
 from tests.messages import (
     FakeGrid,
     client_app,

@@ -14,7 +14,7 @@ from flwr_sdp.clients import SeparatedDPMod
 from flwr_sdp.clients.testing import enter_run
 from simulations import client_app
 from simulations.engine import report_generator as module
-from simulations.engine.local import LocalGrid
+from simulations.engine.local_grid import LocalGrid
 from simulations.server_app import run_training
 from simulations.settings import Settings
 

@@ -14,7 +14,7 @@ from flwr_sdp.released import Selection
 from flwr_sdp.strategies import Checkpoints, ClipAndNoise
 from flwr_sdp.strategies.tally import Tally
 from simulations.engine.cohort_message import CohortRequest, add_cohort_reply, cohort_reply
-from simulations.engine.local import LocalGrid
+from simulations.engine.local_grid import LocalGrid
 from simulations.engine.partial_sum import PartialSum
 from simulations.engine.simulated_cohorts import SimulatedCohorts
 from simulations.engine.virtual_clients import virtual_clients
