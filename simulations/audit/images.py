@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_sdp import KeystreamGenerator
-from simulations.data.partition import permutation
+from simulations.data.drawing import permutation
 
 Floats = NDArray[np.float64]
 

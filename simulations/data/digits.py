@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from flwr_sdp import seeded_generator
+from simulations.data.drawing import permutation
 from simulations.data.images import Images, Labels, Pixels
-from simulations.data.partition import permutation
 
 HELD_OUT = 300
 """Images that no client holds, for evaluation."""

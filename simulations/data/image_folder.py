@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from flwr_sdp import KeystreamGenerator, seeded_generator
+from simulations.data.drawing import permutation, sample
 from simulations.data.images import Images, Pixels
-from simulations.data.partition import permutation, sample
 
 NAME = "image-folder"
 

@@ -8,11 +8,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_sdp import KeystreamGenerator, _validate, seeded_generator
+from flwr_sdp import _validate, seeded_generator
 from simulations.data.dirichlet import dirichlet
+from simulations.data.drawing import Indices, permutation, sample
 from simulations.tasks.task import TaskSettings
-
-Indices = NDArray[np.intp]
 
 PARTITIONS = ("deal", "fresh", "sampled", "dirichlet", "natural")
 """Their names in a run config."""
@@ -90,7 +89,7 @@ class Deal:
 
     def examples(self, client: int, server_round: int) -> Indices:
         """Return the client's share, in every round the same."""
-        return share(self._order, _checked(client, self._num_clients), self._num_clients)
+        return self._order[_checked(client, self._num_clients) :: self._num_clients]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,30 +166,6 @@ class Dirichlet:
         client = _checked(client, self._num_clients)
         parts = [order[cuts[client] : cuts[client + 1]] for order, cuts in self._classes]
         return np.concatenate(parts)
-
-
-# ------------------------------------------------------------------ drawing and dealing
-def permutation(count: int, rng: KeystreamGenerator) -> Indices:
-    """Return a uniformly random order of ``range(count)``."""
-    return np.argsort(rng.bits(count), kind="stable")
-
-
-def sample(count: int, size: int, rng: KeystreamGenerator) -> Indices:
-    """Return `size` different members of ``range(count)``, every set as likely, at O(size) cost."""
-    if 2 * size > count:
-        return permutation(count, rng)[:size]
-    drawn = np.empty(0, np.intp)
-    # The first `size` different ones of a row of independent draws.
-    while len(drawn) < size:
-        more = rng.integers(count, size - len(drawn)).astype(np.intp)
-        row = np.concatenate([drawn, more])
-        drawn = row[np.sort(np.unique(row, return_index=True)[1])]
-    return drawn
-
-
-def share(indices: Indices, client: int, num_clients: int) -> Indices:
-    """Return what a client gets of `indices` that are dealt one by one."""
-    return indices[client::num_clients]
 
 
 def _checked(client: int, num_clients: int) -> int:

@@ -6,15 +6,13 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from flwr_sdp import KeystreamGenerator
+from simulations.data.drawing import Indices
 from simulations.data.images import Labels, Pixels, StoredPixels
 from simulations.data.preparation import Prepare
 from simulations.models.device import device
-
-Indices = NDArray[np.intp]
 
 CACHED_BYTES = 2**30
 """The features of a set are kept in memory if all of them together take no more."""

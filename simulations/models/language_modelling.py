@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flwr_sdp import seeded_generator
-from simulations.data.partition import sample
+from simulations.data.drawing import sample
 from simulations.data.text.client_text import ClientText
 from simulations.data.text.sentences import Sentences
 from simulations.models.device import device

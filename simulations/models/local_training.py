@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from flwr_sdp import KeystreamGenerator, _validate
-from simulations.data.partition import permutation
+from simulations.data.drawing import permutation
 from simulations.tasks.task import LocalTraining
 
 Gradients = Sequence[torch.Tensor | None]

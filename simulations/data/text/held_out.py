@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flwr_sdp import _validate, seeded_generator
-from simulations.data.partition import permutation
+from simulations.data.drawing import permutation
 from simulations.data.text.corpus import Corpus
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flwr_sdp import _validate, seeded_generator
-from simulations.data.partition import Indices, Partition, partition, permutation, sample
+from simulations.data.drawing import Indices, permutation, sample
+from simulations.data.partition import Partition, partition
 from simulations.data.text.corpus import Corpus
 from simulations.tasks.task import TaskSettings
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_sdp import _validate
-from simulations.data.partition import Indices
+from simulations.data.drawing import Indices
 from simulations.data.text.corpus import Corpus, starts
 from simulations.data.text.vocabulary import Tokens
 

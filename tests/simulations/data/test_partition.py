@@ -10,7 +10,8 @@ import pytest
 from scipy import special
 
 from flwr_sdp import seeded_generator
-from simulations.data.partition import PARTITIONS, partition, permutation, sample
+from simulations.data.drawing import permutation, sample
+from simulations.data.partition import PARTITIONS, partition
 from simulations.tasks import LocalTraining, TaskSettings
 from tests.statistics_helpers import (
     assert_counts,
