@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_sdp.randomness import KeystreamGenerator
+from flwr_sdp import KeystreamGenerator
+from simulations.streams.arrays import Floats
 from simulations.streams.users import on_cube
-
-Floats = NDArray[np.float64]
 
 
 class CubeRisk:

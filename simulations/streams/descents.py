@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulations.streams.users import Singles
-
-Floats = NDArray[np.float64]
+from simulations.streams.arrays import Floats, Singles
 
 
 class Descent(Protocol):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
-from simulations.streams.users import Singles
-
-Floats = NDArray[np.float64]
+from simulations.streams.arrays import Floats, Singles
 
 _BLOCK = 4096
 _MOST_STEPS = 40

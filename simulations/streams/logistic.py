@@ -15,6 +15,7 @@ from flwr_sdp import PrivUnit, ScalarDP, SeparatedMechanism, seeded_generator
 from flwr_sdp.privunit import RULES, Rule, paper_cap_threshold
 from flwr_sdp.sphere import MAX_THRESHOLD, threshold_for_log_odds
 from simulations.streams import theory
+from simulations.streams.arrays import Floats
 from simulations.streams.descents import Euclidean
 from simulations.streams.likelihood import maximum_likelihood
 from simulations.streams.outcome import Job, Outcome
@@ -23,8 +24,6 @@ from simulations.streams.sphere_risk import SphereRisk
 from simulations.streams.stream import recorded_iterations, run_stream
 from simulations.streams.study import Study, common_settings, reader
 from simulations.streams.users import Users, on_sphere, trial_generators
-
-Floats = NDArray[np.float64]
 
 PRIVATE, OPEN, LIKELIHOOD = "private", "none", "mle"
 

@@ -10,12 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from simulations.streams.arrays import Floats
 from simulations.streams.stream import Curves
-
-Floats = NDArray[np.float64]
 
 RESULTS = "results.csv"
 AVERAGED = "averaged.csv"

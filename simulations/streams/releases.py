@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_sdp import PrivUnit, PrivUnitInfinity, ScalarDP, SeparatedMechanism
-from flwr_sdp.randomness import KeystreamGenerator
-from simulations.streams.users import Singles
+from flwr_sdp import KeystreamGenerator, PrivUnit, PrivUnitInfinity, ScalarDP, SeparatedMechanism
+from simulations.streams.arrays import Singles
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +59,8 @@ class OnSphere:
     def facts(self) -> dict[str, Any]:
         """Return every parameter of the mechanism."""
         return {
-            **direction_facts(self.mechanism.direction),
-            **magnitude_facts(self.mechanism.magnitude),
+            **_direction_facts(self.mechanism.direction),
+            **_magnitude_facts(self.mechanism.magnitude),
         }
 
 
@@ -90,7 +89,7 @@ class RoundedOnCube:
 
     def facts(self) -> dict[str, Any]:
         """Return every parameter of the mechanism."""
-        return cube_facts(self.mechanism)
+        return _cube_facts(self.mechanism)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +124,15 @@ class SeparatedOnCube:
 
     def facts(self) -> dict[str, Any]:
         """Return every parameter of the mechanism."""
-        return {**cube_facts(self.direction), **magnitude_facts(self.magnitude)}
+        return {**_cube_facts(self.direction), **_magnitude_facts(self.magnitude)}
 
 
-def direction_facts(direction: PrivUnit) -> dict[str, Any]:
+def _direction_facts(direction: PrivUnit) -> dict[str, Any]:
     """Return the parameters of a PrivUnit and its exact loss."""
     return {"cap_threshold": direction.cap_threshold, **_losses(direction)}
 
 
-def cube_facts(direction: PrivUnitInfinity) -> dict[str, Any]:
+def _cube_facts(direction: PrivUnitInfinity) -> dict[str, Any]:
     """Return the parameters of a PrivUnitInfinity and its exact loss."""
     return {"agreement_threshold": direction.agreement_threshold, **_losses(direction)}
 
@@ -147,7 +146,7 @@ def _losses(direction: PrivUnit | PrivUnitInfinity) -> dict[str, Any]:
     }
 
 
-def magnitude_facts(magnitude: Any) -> dict[str, Any]:
+def _magnitude_facts(magnitude: Any) -> dict[str, Any]:
     """Return the parameters of a magnitude mechanism and its loss."""
     return {
         "epsilon_magnitude": magnitude.epsilon,

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_sdp import PrivUnit, PrivUnitInfinity, ScalarDP, SeparatedMechanism, seeded_generator
+from simulations.streams.arrays import Floats
 from simulations.streams.cube_risk import CubeRisk
 from simulations.streams.descents import Descent, Entropic, Euclidean
 from simulations.streams.outcome import Job, Outcome
@@ -26,7 +26,6 @@ from simulations.streams.stream import Curves, recorded_iterations, run_stream
 from simulations.streams.study import Study, common_settings, reader
 from simulations.streams.users import Users, on_cube, trial_generators
 
-Floats = NDArray[np.float64]
 AnyRelease = NoPrivacy | OnSphere | RoundedOnCube | SeparatedOnCube
 
 PRIVATE = ("cube-separated", "cube-rounded", "sphere-mirror", "sphere-euclidean")

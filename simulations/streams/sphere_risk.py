@@ -16,12 +16,10 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_sdp._numerics import CUT, NODES, WEIGHTS
 from flwr_sdp.sphere import log_density_constant
-
-Floats = NDArray[np.float64]
+from simulations.streams.arrays import Floats
 
 
 class SphereRisk:

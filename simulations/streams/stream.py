@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from flwr_sdp.randomness import KeystreamGenerator
+from flwr_sdp import KeystreamGenerator
+from simulations.streams.arrays import Floats, Singles
 from simulations.streams.descents import Descent
-from simulations.streams.users import Singles, Users
-
-Floats = NDArray[np.float64]
+from simulations.streams.users import Users
 
 Measure = Callable[[Floats], tuple[Floats, Floats]]
 """Returns the excess risk and the distance to the true parameter of each row."""

@@ -10,14 +10,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaincinv, expit
 
 from flwr_sdp import PrivUnit, SeparatedMechanism
 from flwr_sdp.sphere import Cap
+from simulations.streams.arrays import Floats
 from simulations.streams.sphere_risk import SphereRisk
-
-Floats = NDArray[np.float64]
 
 # ScalarDP's variance has a kink at every point of its grid: many panels, not many nodes.
 _PANELS = 2048

@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from flwr_sdp import seeded_generator
-from flwr_sdp.randomness import KeystreamGenerator
-
-Singles = NDArray[np.float32]
+from flwr_sdp import KeystreamGenerator, seeded_generator
+from simulations.streams.arrays import Singles
 
 Covariates = Callable[[int, int, KeystreamGenerator], Singles]
 """Returns ``(count, dim)`` covariates."""
