@@ -92,9 +92,8 @@ def test_predicted_noise_is_that_of_the_mechanism(wrong):
 
 def test_prediction_holds_in_the_digits_run():
     """One round of all 100 clients of the default task, with the norms that their updates have."""
-    torch = pytest.importorskip("torch", reason="needs flwr-sdp[simulation]")
+    pytest.importorskip("torch", reason="needs flwr-sdp[simulation]")
     pytest.importorskip("sklearn", reason="needs flwr-sdp[simulation]")
-    torch.set_num_threads(1)  # as on the devices
     training = LocalTraining(steps=5, learning_rate=0.5)
     task = load_task("digits", TaskSettings(seed=0, num_clients=100, training=training))
     model = task.initial_model()

@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 
 from flwr_sdp import SeparatedBudget, SeparatedMechanism, seeded_generator
 from simulations.audit import images
 from simulations.audit.gradients import gradients_of, small_cnn
 from simulations.audit.inversion import invert
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

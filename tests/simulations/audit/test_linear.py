@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from flwr_sdp import SeparatedBudget, SeparatedMechanism, seeded_generator
 from flwr_sdp.reconstruction import breach_probability
@@ -14,7 +13,6 @@ from tests.messages import flat
 from tests.simulations.audit.checks import assert_rate_at_most
 from tests.statistics_helpers import assert_detects
 
-torch.set_num_threads(1)
 DIM = 9610
 
 

@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 
 from flwr_sdp import SeparatedBudget, SeparatedMechanism, seeded_generator
 from simulations.audit import images, linear, look_alike
 from simulations.audit.gradients import gradients_of
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
