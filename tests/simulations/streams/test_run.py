@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from flwr_sdp.cli.results.stream_figures import plot_streams
+from simulations.config_reader import read_toml
 from simulations.streams import run
+from simulations.streams.outcome import write
 from simulations.streams.processes import run_jobs
 
 CONF = Path(__file__).resolve().parents[3] / "simulations" / "conf"
@@ -45,22 +47,19 @@ def rows(path):
 def finished(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("streams")
     path = runfile(folder, request.param)
-    statuses = [
-        run.main([str(path), str(folder / name), "--processes", processes])
-        for name, processes in (("one", "1"), ("two", "2"))
-    ]
-    return request.param, statuses, folder
+    status = run.main([str(path), str(folder / "two"), "--processes", "2"])
+    return request.param, status, folder, path
 
 
 def test_files_are_tidy_and_complete(finished):
-    task, statuses, folder = finished
-    assert statuses == [0, 0]
-    assert {path.name for path in (folder / "one").iterdir()} == {
+    task, status, folder, _ = finished
+    assert status == 0
+    assert {path.name for path in (folder / "two").iterdir()} == {
         "results.csv",
         "averaged.csv",
         "facts.json",
     }
-    found = rows(folder / "one" / "results.csv")
+    found = rows(folder / "two" / "results.csv")
     assert list(found[0]) == [
         "task", "method", "epsilon", "trial", "iteration",
         "gap", "error", "average_gap", "average_error",
@@ -70,7 +69,7 @@ def test_files_are_tidy_and_complete(finished):
     assert len(set(keys)) == len(keys)
     levels = {key[:2] for key in keys}
     assert len(keys) == len(levels) * 3 * 7
-    averaged = rows(folder / "one" / "averaged.csv")
+    averaged = rows(folder / "two" / "averaged.csv")
     assert {row["method"] for row in averaged} - {method for method, _ in levels} == (
         {"mle"} if task == "logistic" else set()
     )
@@ -83,7 +82,7 @@ def test_files_are_tidy_and_complete(finished):
 
 
 def test_facts_say_what_was_run(finished):
-    task, _, folder = finished
+    task, _, folder, _ = finished
     facts = json.loads((folder / "two" / "facts.json").read_text())
     assert facts["task"] == task
     assert facts["processes"] == 2
@@ -95,7 +94,10 @@ def test_facts_say_what_was_run(finished):
 
 
 def test_processes_change_nothing(finished):
-    _, _, folder = finished
+    """The same as of all parts in this process, one after the other."""
+    task, _, folder, path = finished
+    study = run.read_study(read_toml(path))
+    write(folder / "one", task, [job() for job in study.jobs()], study.facts())
     for name in ("results.csv", "averaged.csv"):
         assert (folder / "one" / name).read_bytes() == (folder / "two" / name).read_bytes()
 
@@ -103,8 +105,8 @@ def test_processes_change_nothing(finished):
 def test_picture_is_drawn_from_the_tables(finished):
     from matplotlib import image
 
-    task, _, folder = finished
-    (picture,) = plot_streams(folder / "one")
+    task, _, folder, _ = finished
+    (picture,) = plot_streams(folder / "two")
     assert picture.name == f"{task}.png"
     height, width = image.imread(picture).shape[:2]
     assert 1000 < width < 2500
