@@ -13,7 +13,7 @@ from simulations.config_reader import ConfigReader
 from simulations.data.partition import PARTITIONS
 from simulations.engine.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from simulations.models.local_training import OPTIMIZERS
-from simulations.tasks import LocalTraining, ModelSettings, TaskSettings
+from simulations.tasks import DataSettings, LocalTraining, ModelSettings, TaskSettings
 
 _MAX_NODES = 10_000
 
@@ -119,10 +119,7 @@ def _task_settings(read: ConfigReader, num_clients: int) -> TaskSettings:
     return TaskSettings(
         num_clients=num_clients,
         seed=read.integer("seed", minimum=0),
-        data=read.text("data"),
-        data_dir=read.path("data-dir"),
-        download=read.flag("download"),
-        image_size=read.integer("image-size", minimum=32),
+        data=DataSettings.read(read),
         partition=read.choice("partition", PARTITIONS),
         examples_per_client=read.integer("examples-per-client", minimum=0) or None,
         dirichlet_alpha=read.number("dirichlet-alpha", above=0.0),

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from flwr_sdp import KeystreamGenerator, _validate, seeded_generator
-from simulations.data.partition import permutation
+from flwr_sdp import KeystreamGenerator, seeded_generator
+from simulations.data.drawing import permutation
 from simulations.data.text.public_vocabulary import public_vocabulary
 from simulations.data.text.sentences import Sentences
 from simulations.data.text.sources import load_corpus
@@ -32,8 +32,8 @@ def public_sentences(settings: PretrainSettings) -> Sentences:
     FileNotFoundError, ImportError, ValueError
         If the text is not there, or has fewer words than the vocabulary is to have.
     """
-    name = _validate.choice("data", settings.data or PUBLIC_DATA[0], PUBLIC_DATA)
-    corpus = load_corpus(name, data_dir=settings.data_dir, download=settings.download)
+    data = settings.data
+    corpus = load_corpus(data.one_of(PUBLIC_DATA), data_dir=data.folder, download=data.download)
     vocabulary = public_vocabulary(corpus, settings.model.vocabulary_size)
     return Sentences(corpus=corpus, vocabulary=vocabulary, length=settings.model.sequence_length)
 
@@ -49,7 +49,9 @@ def pretrain_language(
     count = max(1, int(_HELD_OUT * len(order)))
     held_out, rest = np.sort(order[: min(count, EVALUATED)]), order[count:]
     if not len(rest):
-        raise ValueError(f"data must have several sentences; {settings.data!r} has {len(order)}")
+        raise ValueError(
+            f"data must have several sentences; {settings.data.name!r} has {len(order)}"
+        )
 
     def batch(rng: KeystreamGenerator) -> tuple[torch.Tensor, torch.Tensor]:
         # With replacement, as far as that happens: a batch is a small part of the corpus.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flwr_sdp import _validate
-from simulations.config_reader import ConfigReader
-from simulations.tasks import ModelSettings
+from simulations.config_reader import ConfigReader, read_toml
+from simulations.tasks import DataSettings, ModelSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,8 +22,8 @@ class PretrainSettings:
         The task whose model it is.
     steps : int
         Steps of Adam.
-    data, data_dir, download, image_size
-        The **public** data, as for :class:`simulations.tasks.TaskSettings`.
+    data : DataSettings
+        The **public** data.
     seed : int
         From it the initial weights and the batches are drawn.
     batch_size : int
@@ -37,15 +38,12 @@ class PretrainSettings:
 
     task: str
     steps: int
-    data: str = ""
-    data_dir: Path | None = None
-    download: bool = False
-    image_size: int = 224
-    seed: int = 0
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-    evaluate_every: int = 200
-    model: ModelSettings = field(default_factory=ModelSettings)
+    data: DataSettings
+    seed: int
+    batch_size: int
+    learning_rate: float
+    evaluate_every: int
+    model: ModelSettings
 
     @classmethod
     def from_file(cls, path: Path) -> PretrainSettings:
@@ -54,22 +52,20 @@ class PretrainSettings:
         Raises
         ------
         ValueError
-            Naming the first key that is missing, unknown or out of range.
+            If it cannot be read, or naming the first key that is missing, unknown or out of range.
         """
-        try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"cannot read {path}: {error}") from error
-        for key in content:
+        return cls.from_config(read_toml(path))
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> PretrainSettings:
+        """Return the settings of a file's content."""
+        for key in config:
             _validate.choice("a key of the file", key, ("task", "steps", *_DEFAULTS))
-        read = ConfigReader({**_DEFAULTS, **content})
+        read = ConfigReader({**_DEFAULTS, **config}, "the file")
         return cls(
             task=read.text("task"),
             steps=read.integer("steps", minimum=1),
-            data=read.text("data"),
-            data_dir=read.path("data-dir"),
-            download=read.flag("download"),
-            image_size=read.integer("image-size", minimum=32),
+            data=DataSettings.read(read),
             seed=read.integer("seed", minimum=0),
             batch_size=read.integer("batch-size", minimum=1),
             learning_rate=read.number("learning-rate", above=0.0),

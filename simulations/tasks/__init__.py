@@ -7,9 +7,17 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from simulations.tasks.task import LocalTraining, ModelSettings, Task, TaskSettings
+from simulations.tasks.task import DataSettings, LocalTraining, ModelSettings, Task, TaskSettings
 
-__all__ = ["LocalTraining", "ModelSettings", "Task", "TaskSettings", "load_task", "task_module"]
+__all__ = [
+    "DataSettings",
+    "LocalTraining",
+    "ModelSettings",
+    "Task",
+    "TaskSettings",
+    "load_task",
+    "task_module",
+]
 
 
 @lru_cache(maxsize=4)

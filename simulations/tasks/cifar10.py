@@ -8,7 +8,6 @@ sigma = 0.002. It used CIFAR-10, which is read from a data-dir; by default the i
 
 from __future__ import annotations
 
-from flwr_sdp import _validate
 from simulations.data.preparation import crops
 from simulations.data.sources import load_images
 from simulations.models.cifar_cnn import cifar_cnn
@@ -21,6 +20,6 @@ DATA = ("synthetic-cifar", "cifar10")
 
 def task(settings: TaskSettings) -> Classification:
     """Return the task."""
-    name = _validate.choice("data", settings.data or DATA[0], DATA)
-    images = load_images(name, data_dir=settings.data_dir, download=settings.download)
+    data = settings.data
+    images = load_images(data.one_of(DATA), data_dir=data.folder, download=data.download)
     return Classification(settings, images, build=cifar_cnn, prepare=crops)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import nn
 
-from flwr_sdp import _validate
 from simulations.data.digits import HELD_OUT, digits, split
 from simulations.data.preparation import rows
 from simulations.data.sources import refuse_data_dir
@@ -19,8 +18,8 @@ class Digits(Classification):
     """The digits; which of them are held out, and which a client gets, the run's seed decides."""
 
     def __init__(self, settings: TaskSettings) -> None:
-        name = _validate.choice("data", settings.data or "digits", ("digits",))
-        refuse_data_dir(name, settings.data_dir)
+        name = settings.data.one_of(("digits",))
+        refuse_data_dir(name, settings.data.folder)
         super().__init__(
             settings,
             split(*digits(), name, settings.seed),

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from flwr_sdp import KeystreamGenerator, _validate
+from flwr_sdp import KeystreamGenerator
 from simulations.data import image_folder
 from simulations.data.images import Images
 from simulations.data.preparation import colours
@@ -84,15 +84,14 @@ def pretrain(settings: PretrainSettings, output: Path) -> None:
 
 
 def _images(settings: TaskSettings | PretrainSettings, names: tuple[str, ...]) -> Images:
-    name = _validate.choice("data", settings.data or names[0], names)
-    if settings.download:
+    data = settings.data
+    name = data.one_of(names)
+    if data.download:
         raise ValueError(
             "download must be false for task = 'flickr': no images of Flickr by class are there to "
             f"be fetched (data = {image_folder.NAME!r} and data-dir read those you have)"
         )
-    return load_images(
-        name, data_dir=settings.data_dir, seed=settings.seed, side=settings.image_size
-    )
+    return load_images(name, data_dir=data.folder, seed=settings.seed, side=data.image_size)
 
 
 def _pretrained(folder: Path) -> tuple[ResNet50V2, str]:

@@ -49,7 +49,7 @@ def task(settings: TaskSettings) -> LanguageModelling:
         past = "untrained transformer"
     else:
         refuse_sizes(model)
-        network = pretrained(model.weights, download=settings.download)
+        network = pretrained(model.weights, download=settings.data.download)
         vocabulary = _tokens(model.weights)
         make = partial(deepcopy, network)
         past = f"transformer of {model.weights.name}"

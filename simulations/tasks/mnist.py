@@ -8,7 +8,6 @@ rho = 100 and sigma = 0.005. It used MNIST.
 
 from __future__ import annotations
 
-from flwr_sdp import _validate
 from simulations.data.preparation import planes
 from simulations.data.sources import load_images
 from simulations.models.classification import Classification
@@ -21,6 +20,6 @@ DATA = ("fashion-mnist", "mnist", "digits-28")
 
 def task(settings: TaskSettings) -> Classification:
     """Return the task."""
-    name = _validate.choice("data", settings.data or DATA[0], DATA)
-    images = load_images(name, data_dir=settings.data_dir, download=settings.download)
+    data = settings.data
+    images = load_images(data.one_of(DATA), data_dir=data.folder, download=data.download)
     return Classification(settings, images, build=mnist_cnn, prepare=planes)

@@ -8,6 +8,9 @@ from typing import Protocol
 
 from flwr.app import ArrayRecord
 
+from flwr_sdp import _validate
+from simulations.config_reader import ConfigReader
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalTraining:
@@ -33,6 +36,49 @@ class LocalTraining:
     optimizer: str = "sgd"
     batch_size: int | None = None
     proximal_stepsize: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSettings:
+    """Which data a run or a pretraining uses.
+
+    Attributes
+    ----------
+    name : str
+        Of the data set, see :mod:`simulations.data.sources` and
+        :mod:`simulations.data.text.sources`; empty for the task's own.
+    folder : Path or None
+        Where its files are; None for the usual place.
+    download : bool
+        Whether missing files may be fetched.
+    image_size : int
+        Pixels along an axis, of images that are in files of any size.
+    """
+
+    name: str = ""
+    folder: Path | None = None
+    download: bool = False
+    image_size: int = 224
+
+    @classmethod
+    def read(cls, read: ConfigReader) -> DataSettings:
+        """Return what a run config, or the file of a pretraining, says."""
+        return cls(
+            name=read.text("data"),
+            folder=read.path("data-dir"),
+            download=read.flag("download"),
+            image_size=read.integer("image-size", minimum=32),
+        )
+
+    def one_of(self, names: tuple[str, ...]) -> str:
+        """Return the name of the data set, the first of `names` if none is given.
+
+        Raises
+        ------
+        ValueError
+            If it is another one.
+        """
+        return _validate.choice("data", self.name or names[0], names)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,14 +119,8 @@ class TaskSettings:
         The population.
     seed : int
         From it, a purpose, a client and a round, everything random in a task is drawn.
-    data : str
-        Name of the data set, see :mod:`simulations.data.sources`; empty for the task's own.
-    data_dir : Path or None
-        Where its files are; None for the usual place.
-    download : bool
-        Whether missing files may be fetched.
-    image_size : int
-        Pixels along an axis, of images that are in files of any size.
+    data : DataSettings
+        Which data.
     partition : str
         Which examples a client holds, see :mod:`simulations.data.partition`.
     examples_per_client : int or None
@@ -96,10 +136,7 @@ class TaskSettings:
     num_clients: int
     seed: int
     training: LocalTraining
-    data: str = ""
-    data_dir: Path | None = None
-    download: bool = False
-    image_size: int = 224
+    data: DataSettings = DataSettings()
     partition: str = "deal"
     examples_per_client: int | None = None
     dirichlet_alpha: float = 0.5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from flwr_sdp import _validate
 from simulations.data.partition import Partition
 from simulations.data.text.corpus import Corpus
 from simulations.data.text.held_out import held_out_users
@@ -72,10 +71,9 @@ def load_users(settings: TaskSettings) -> Corpus:
     FileNotFoundError, ImportError, ValueError
         See :func:`~simulations.data.text.sources.load_corpus`.
     """
-    name = _validate.choice("data", settings.data or DATA[0], DATA)
+    data = settings.data
+    name = data.one_of(DATA)
     max_users = None
     if name == "reddit" and settings.partition == "natural":
         max_users = math.ceil(settings.num_clients / (1.0 - HELD_OUT)) + 1
-    return load_corpus(
-        name, data_dir=settings.data_dir, download=settings.download, max_users=max_users
-    )
+    return load_corpus(name, data_dir=data.folder, download=data.download, max_users=max_users)

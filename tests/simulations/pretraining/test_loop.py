@@ -11,7 +11,7 @@ from torch import nn
 
 from simulations.pretraining.loop import pretrain
 from simulations.pretraining.settings import _DEFAULTS, PretrainSettings
-from simulations.tasks import ModelSettings
+from simulations.tasks import DataSettings, ModelSettings
 from tests.messages import default_run_config
 
 CONF = Path(__file__).resolve().parents[3] / "simulations" / "conf"
@@ -39,9 +39,9 @@ def line(network, settings, output, scores=None):
 
 
 def settings(**changes):
-    return PretrainSettings(
-        **{"task": "toy", "steps": 300, "learning_rate": 0.05, "evaluate_every": 50, **changes}
-    )
+    config = {"task": "toy", "steps": 300, "learning-rate": 0.05, "evaluate-every": 50}
+    changed = {key.replace("_", "-"): value for key, value in changes.items()}
+    return PretrainSettings.from_config(config | changed)
 
 
 def test_it_learns_and_says_so(tmp_path, capsys):
@@ -95,10 +95,14 @@ def write(folder, **keys):
 
 
 def test_a_file_is_read(tmp_path):
-    assert PretrainSettings.from_file(write(tmp_path)) == PretrainSettings(task="toy", steps=5)
+    read = PretrainSettings.from_file(write(tmp_path))
+    assert read == PretrainSettings.from_config({"task": "toy", "steps": 5})
+    assert (read.task, read.steps, read.batch_size, read.learning_rate) == ("toy", 5, 64, 1e-3)
+    assert read.data == DataSettings()
+    assert read.model == ModelSettings()
     path = write(tmp_path, **{"data-dir": "a", "model-width": 64, "vocabulary-size": 10})
     read = PretrainSettings.from_file(path)
-    assert read.data_dir == Path("a")
+    assert read.data == DataSettings(folder=Path("a"))
     assert read.model == ModelSettings(width=64, vocabulary_size=10)
 
 

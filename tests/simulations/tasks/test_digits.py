@@ -10,7 +10,7 @@ from torch import nn
 
 from simulations.models.mlp import mlp
 from simulations.models.torch_model import seeded
-from simulations.tasks import LocalTraining, TaskSettings, load_task
+from simulations.tasks import DataSettings, LocalTraining, TaskSettings, load_task
 from simulations.tasks.digits import HELD_OUT, Digits
 from tests.messages import flat
 
@@ -106,9 +106,9 @@ def test_other_partitions_hold_the_training_images(partition):
 
 def test_data_of_another_kind_is_refused(tmp_path):
     with pytest.raises(ValueError, match="data must be one of 'digits'; got 'mnist'"):
-        make(data="mnist")
+        make(data=DataSettings(name="mnist"))
     with pytest.raises(ValueError, match=rf"data-dir must be empty .*'{tmp_path}'"):
-        make(data_dir=tmp_path)
+        make(data=DataSettings(folder=tmp_path))
 
 
 def test_figures_call_the_data_digits(task):

@@ -14,7 +14,7 @@ from simulations.models.resnet50_v2 import ResNet50V2
 from simulations.models.torch_model import seeded
 from simulations.models.weights import load_weights, save_weights
 from simulations.pretraining.settings import PretrainSettings
-from simulations.tasks import LocalTraining, ModelSettings, TaskSettings, load_task
+from simulations.tasks import DataSettings, LocalTraining, ModelSettings, TaskSettings, load_task
 from simulations.tasks.flickr import pretrain
 from tests.messages import flat, numpy_dict
 from tests.simulations.data import writers
@@ -189,7 +189,10 @@ def test_images_of_a_folder_are_refitted_on(tmp_path):
     writers.write_image_folder(folder, count=5, ending="jpg")
     task = load_task(
         "flickr",
-        settings(data="image-folder", data_dir=folder, image_size=64, examples_per_client=4),
+        settings(
+            data=DataSettings(name="image-folder", folder=folder, image_size=64),
+            examples_per_client=4,
+        ),
     )
     assert task._train.inputs(np.arange(1), None).shape == (1, 2560, 2, 2)  # 64 / 32 places
     assert task.data_name == "image-folder pictures, untrained backbone"
@@ -204,7 +207,8 @@ def test_images_of_a_folder_are_refitted_on(tmp_path):
 def test_pretrained_weights_are_what_a_refit_starts_from(tmp_path):
     """The whole network learns, and is left with facts about it."""
     folder = tmp_path / "weights"
-    pretrain(PretrainSettings(task="flickr", steps=2, batch_size=8, evaluate_every=1), folder)
+    config = {"task": "flickr", "steps": 2, "batch-size": 8, "evaluate-every": 1}
+    pretrain(PretrainSettings.from_config(config), folder)
     facts = json.loads((folder / "facts.json").read_text())
     assert facts["data"] == "synthetic-imagenet"
     assert facts["classes"] == 100
@@ -244,19 +248,24 @@ def test_weights_that_are_missing_are_named(tmp_path):
 
 def test_there_is_no_download(tmp_path):
     message = r"download must be false for task = 'flickr'"
+    pretraining = PretrainSettings.from_config({"task": "flickr", "steps": 1, "download": True})
     with pytest.raises(ValueError, match=message):
-        load_task("flickr", settings(download=True))
+        load_task("flickr", settings(data=DataSettings(download=True)))
     with pytest.raises(ValueError, match=message):
-        pretrain(PretrainSettings(task="flickr", steps=1, download=True), tmp_path)
+        pretrain(pretraining, tmp_path)
 
 
 def test_data_of_another_task_is_refused(tmp_path):
+    config = {"task": "flickr", "steps": 1, "data": "synthetic-flickr"}
+    pretraining = PretrainSettings.from_config(config)
     with pytest.raises(ValueError, match=r"data must be one of 'synthetic-flickr', 'image-folder'"):
-        load_task("flickr", settings(data="mnist"))
+        load_task("flickr", settings(data=DataSettings(name="mnist")))
     with pytest.raises(ValueError, match=r"data must be one of 'synthetic-imagenet'"):
-        pretrain(PretrainSettings(task="flickr", steps=1, data="synthetic-flickr"), tmp_path)
+        pretrain(pretraining, tmp_path)
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=rf"{re.escape(str(tmp_path))}/nowhere is missing"):
-        load_task("flickr", settings(data="image-folder", data_dir=tmp_path / "nowhere"))
+        load_task(
+            "flickr", settings(data=DataSettings(name="image-folder", folder=tmp_path / "nowhere"))
+        )

@@ -9,7 +9,7 @@ import torch
 
 from simulations.data import files
 from simulations.data.sources import _FASHION_MNIST
-from simulations.tasks import LocalTraining, TaskSettings, load_task
+from simulations.tasks import DataSettings, LocalTraining, TaskSettings, load_task
 from tests.messages import flat
 from tests.simulations.data import writers
 
@@ -45,7 +45,7 @@ def settings(**changes):
 @pytest.mark.parametrize(("name", "data", "data_name", "dim"), STAND_INS)
 def test_a_client_takes_a_step_on_the_stand_in(name, data, data_name, dim):
     """The loss of its own images falls, the same on a second try and differently elsewhere."""
-    task = load_task(name, settings(data=data))
+    task = load_task(name, settings(data=DataSettings(name=data)))
     assert task.data_name == data_name
     model = task.initial_model()
     start = flat(model)
@@ -65,7 +65,7 @@ def test_real_files_are_trained_on_and_evaluated(name, data, tmp_path):
     """A handful of images in the true formats."""
     write = writers.write_idx if name == "mnist" else writers.write_cifar
     write(tmp_path)
-    task = load_task(name, settings(data=data, data_dir=tmp_path))
+    task = load_task(name, settings(data=DataSettings(name=data, folder=tmp_path)))
     assert task.data_name == data
     model = task.local_update(task.initial_model(), client=0, server_round=1)
     scores = task.evaluate(model)
@@ -79,7 +79,7 @@ def test_training_fits_a_few_images(name, tmp_path):
     task = load_task(
         name,
         settings(
-            data={"mnist": "digits-28", "cifar10": "synthetic-cifar"}[name],
+            data=DataSettings(name={"mnist": "digits-28", "cifar10": "synthetic-cifar"}[name]),
             partition="sampled",
             training=LocalTraining(steps=40, learning_rate=0.001, optimizer="adam"),
         ),
@@ -106,7 +106,7 @@ def test_a_wrong_path_fails_at_once_and_names_the_file(name, data, file, tmp_pat
     with pytest.raises(
         FileNotFoundError, match=rf"{tmp_path}/nowhere/.*{file} is missing.*set data"
     ):
-        load_task(name, settings(data=data, data_dir=tmp_path / "nowhere"))
+        load_task(name, settings(data=DataSettings(name=data, folder=tmp_path / "nowhere")))
     assert time.monotonic() - start < 2.0
 
 
@@ -116,20 +116,20 @@ def test_a_wrong_path_fails_at_once_and_names_the_file(name, data, file, tmp_pat
 )
 def test_a_path_that_would_not_be_read_is_refused(name, data, tmp_path):
     with pytest.raises(ValueError, match=rf"data-dir must be empty .*'{tmp_path}'"):
-        load_task(name, settings(data=data, data_dir=tmp_path))
+        load_task(name, settings(data=DataSettings(name=data, folder=tmp_path)))
 
 
 @pytest.mark.parametrize("data", ["mnist", "cifar10"])
 def test_without_files_the_fix_is_said(data, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "FETCHED", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"set data-dir to .* download = true"):
-        load_task(data, settings(data=data))
+        load_task(data, settings(data=DataSettings(name=data)))
 
 
 @pytest.mark.parametrize(("name", "data"), [("mnist", "cifar10"), ("cifar10", "mnist")])
 def test_data_of_another_format_is_refused(name, data):
     with pytest.raises(ValueError, match=f"data must be one of .*; got '{data}'"):
-        load_task(name, settings(data=data))
+        load_task(name, settings(data=DataSettings(name=data)))
 
 
 def test_unknown_task_lists_those_there_are():

@@ -8,7 +8,14 @@ import pytest
 
 from flwr_sdp.clients import UpdateLayout
 from simulations.pretraining.settings import PretrainSettings
-from simulations.tasks import LocalTraining, ModelSettings, TaskSettings, load_task, task_module
+from simulations.tasks import (
+    DataSettings,
+    LocalTraining,
+    ModelSettings,
+    TaskSettings,
+    load_task,
+    task_module,
+)
 from tests.messages import flat
 
 pytest.importorskip("nltk", reason="needs flwr-sdp[tasks]")
@@ -65,15 +72,17 @@ def settings(name, **changes):
 
 def pretrained(name, public, output, steps=150):
     task_module(name).pretrain(
-        PretrainSettings(
-            task=name,
-            steps=steps,
-            data="text",
-            data_dir=public,
-            batch_size=32,
-            learning_rate=0.02,
-            evaluate_every=50,
-            model=replace(SMALL[name], vocabulary_size=None),
+        PretrainSettings.from_config(
+            {
+                "task": name,
+                "steps": steps,
+                "data": "text",
+                "data-dir": str(public),
+                "batch-size": 32,
+                "learning-rate": 0.02,
+                "evaluate-every": 50,
+                "model-width": SMALL[name].width,
+            }
         ),
         output,
     )
@@ -90,13 +99,14 @@ def test_a_refit_of_pretrained_weights(name, texts, tmp_path, capsys):
     assert "[150/150] training loss" in capsys.readouterr().out
     given = settings(
         name,
-        data="text",
-        data_dir=users,
+        data=DataSettings(name="text", folder=users),
         model=ModelSettings(weights=folder, trained_part=SMALL[name].trained_part),
         training=LocalTraining(steps=30, learning_rate=0.02, optimizer="adam"),
     )
     task = load_task(name, given)
-    own = load_task(name, replace(given, data_dir=public, num_clients=2))
+    own = load_task(
+        name, replace(given, data=DataSettings(name="text", folder=public), num_clients=2)
+    )
     model = task.initial_model()
     assert own.evaluate(model)["accuracy"] > 0.7  # all but where a sentence starts is certain
     before = task.evaluate(model)
@@ -154,11 +164,12 @@ def test_comments_are_grouped_by_author(tmp_path):
     ]
     path = tmp_path / "RC_2017-11.json"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = load_task("reddit", settings("reddit", data="reddit", data_dir=path, num_clients=4))
+    data = DataSettings(name="reddit", folder=path)
+    task = load_task("reddit", settings("reddit", data=data, num_clients=4))
     model = task.initial_model()
     assert np.any(flat(task.local_update(model, client=0, server_round=1)) != flat(model))
     with pytest.raises(ValueError, match="num-clients must be <= 4"):
-        load_task("reddit", settings("reddit", data="reddit", data_dir=path, num_clients=5))
+        load_task("reddit", settings("reddit", data=data, num_clients=5))
 
 
 # ------------------------------------------------------------------ a model of others
@@ -186,7 +197,9 @@ def test_a_model_with_a_tokenizer_of_its_own(texts, tmp_path):
     )  # fmt: skip
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
     model = ModelSettings(weights=tmp_path / "gpt2", trained_part="head")
-    task = load_task("lm", settings("lm", data="text", data_dir=users, model=model))
+    task = load_task(
+        "lm", settings("lm", data=DataSettings(name="text", folder=users), model=model)
+    )
     before = task.initial_model()
     after = task.local_update(before, client=0, server_round=1)
     assert task.evaluate(after)["loss"] < task.evaluate(before)["loss"]
@@ -216,7 +229,7 @@ def test_sizes_beside_weights_are_refused(key, texts, tmp_path):
 @pytest.mark.parametrize("name", ["reddit", "lm"])
 def test_images_are_no_text(name):
     with pytest.raises(ValueError, match=r"data must be one of .*; got 'mnist'"):
-        load_task(name, settings(name, data="mnist"))
+        load_task(name, settings(name, data=DataSettings(name="mnist")))
 
 
 def test_a_natural_partition_wants_users():
