@@ -111,31 +111,41 @@ class Recorder(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.mark.simulation
-def test_a_run_leaves_its_results_and_no_other_superlink_is_touched(tmp_path):
+ROUNDS = 4
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return what the launcher said of a run, with a baseline, beside another SuperLink."""
+    folder = tmp_path_factory.mktemp("finished")
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Recorder)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = str(server.server_address[1])
-    rounds = 4
     try:
         done = simulate(
             DIGITS,
-            *("--output", tmp_path),
-            *("--set", f"num-server-rounds={rounds}"),
+            *("--output", folder),
+            *("--set", f"num-server-rounds={ROUNDS}"),
             *("--set", "num-clients=20"),
-            env={"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port, "FLWR_HOME": str(tmp_path / "home")},
+            env={"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port, "FLWR_HOME": str(folder / "home")},
         )
     finally:
         server.shutdown()
         server.server_close()
+    return done, folder
+
+
+@pytest.mark.simulation
+def test_a_run_leaves_its_results_and_no_other_superlink_is_touched(finished):
+    done, folder = finished
     assert done.returncode == 0, done.stdout + done.stderr
     assert Recorder.requests == []
-    assert not (tmp_path / "home").exists()
+    assert not (folder / "home").exists()
 
-    (run_dir,) = (tmp_path / "digits").iterdir()
+    (run_dir,) = (folder / "digits").iterdir()
     for file in ("metrics.csv", "baseline-metrics.csv"):
         rows = rows_of(run_dir / file)
-        assert [int(row["round"]) for row in rows] == list(range(rounds + 1))
+        assert [int(row["round"]) for row in rows] == list(range(ROUNDS + 1))
         assert all(0.0 <= float(row["accuracy"]) <= 1.0 for row in rows)
     private = rows_of(run_dir / "metrics.csv")
     baseline = rows_of(run_dir / "baseline-metrics.csv")
@@ -147,7 +157,7 @@ def test_a_run_leaves_its_results_and_no_other_superlink_is_touched(tmp_path):
     assert report["local"]["epsilon_per_report"] == pytest.approx(60.0, rel=1e-9)
     assert report["central"]["status"] == "run"
     assert report["central"]["population"] == 20
-    assert report["central"]["releases"] == rounds
+    assert report["central"]["releases"] == ROUNDS
     assert float(private[-1]["cdp-epsilon"]) == pytest.approx(report["central"]["epsilon"])
     assert report["central_projected"][0]["status"] == "projected, not run"
     assert report["central_projected"][0]["population"] == 10**7
@@ -169,20 +179,19 @@ def test_a_run_leaves_its_results_and_no_other_superlink_is_touched(tmp_path):
 
 
 @pytest.mark.simulation
-def test_a_run_is_resumed_in_its_folder(tmp_path):
+def test_a_run_is_resumed_in_its_folder(finished, tmp_path):
+    (run_dir,) = (finished[1] / "digits").iterdir()
+    folder = shutil.copytree(run_dir, tmp_path / "digits" / run_dir.name)
+    before = (folder / "metrics.csv").read_text()
     settings = ("--no-baseline", "--output", tmp_path, "--set", "num-clients=20")
-    first = simulate(DIGITS, *settings, "--set", "num-server-rounds=2")
-    assert first.returncode == 0, first.stdout + first.stderr
-    (run_dir,) = (tmp_path / "digits").iterdir()
-    before = (run_dir / "metrics.csv").read_text()
-    done = simulate(DIGITS, *settings, "--set", "num-server-rounds=4", "--resume", run_dir)
+    done = simulate(DIGITS, *settings, "--set", "num-server-rounds=6", "--resume", folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert list((tmp_path / "digits").iterdir()) == [run_dir]
-    assert (run_dir / "metrics.csv").read_text().startswith(before)
-    assert [int(row["round"]) for row in rows_of(run_dir / "metrics.csv")] == list(range(5))
-    report = json.loads((run_dir / "report.json").read_text())
-    assert report["rounds"] == report["central"]["releases"] == 4
-    assert report["local"]["max_reports_per_client"] == 4
+    assert list((tmp_path / "digits").iterdir()) == [folder]
+    assert (folder / "metrics.csv").read_text().startswith(before)
+    assert [int(row["round"]) for row in rows_of(folder / "metrics.csv")] == list(range(7))
+    report = json.loads((folder / "report.json").read_text())
+    assert report["rounds"] == report["central"]["releases"] == 6
+    assert report["local"]["max_reports_per_client"] == 6
 
 
 @pytest.fixture
