@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from simulations.engine.local import LocalGrid
+from simulations.engine.local_grid import LocalGrid
 
 FOLDER = Path(__file__).resolve().parent
 NODES = 20
