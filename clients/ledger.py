@@ -244,8 +244,8 @@ class DeviceLedger:
         with self._open() as database:
             rows = database.execute(
                 "SELECT time, data_set, run_id, message_id, epsilon_direction, epsilon_magnitude,"
-                " max_norm, dim FROM reports WHERE ?1 IS NULL OR data_set = ?1 ORDER BY id",
-                (data_set,),
+                " max_norm, dim FROM reports WHERE :only IS NULL OR data_set = :only ORDER BY id",
+                {"only": data_set},
             ).fetchall()
         return [
             LedgerEntry(
