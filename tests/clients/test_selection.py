@@ -58,7 +58,7 @@ def numbers(array):
     if array.dtype != "bfloat16":
         return array.numpy()
     patterns = array.numpy().view(np.uint16).astype(np.uint32)
-    return (patterns << 16).view(np.float32)
+    return (patterns << np.uint32(16)).view(np.float32)
 
 
 def vector(arrays, names):
