@@ -169,7 +169,7 @@ class PrivacyReport:
                 "composition": "basic, for a client in every cohort",
             }
             if self.dim is not None and self.dim >= 2:
-                report["reconstruction"] = self._reconstruction(self.dim)
+                report["reconstruction"] = self._reconstruction(self.local, self.dim)
         if self.central is not None:
             report["central"] = {**_central_dict(self.central), "status": "run"}
             if self.without_projection is not None:
@@ -232,7 +232,7 @@ class PrivacyReport:
                 "for a client in every cohort",
             ]
             if self.dim is not None and self.dim >= 2:
-                lines += self._reconstruction_lines(self.dim)
+                lines += self._reconstruction_lines(local, self.dim)
         if self.central is None:
             lines.append("  central  NONE")
         else:
@@ -254,10 +254,7 @@ class PrivacyReport:
     def _epsilon_total(self, local: LocalGuarantee) -> float:
         return self.max_reports_per_client * local.epsilon_per_report
 
-    def _reconstruction(self, dim: int) -> dict[str, Any]:
-        local = self.local
-        if local is None:
-            raise ValueError("no reconstruction bound without a local guarantee")
+    def _reconstruction(self, local: LocalGuarantee, dim: int) -> dict[str, Any]:
         bound = {
             scope: log_breach_bound(
                 epsilon=epsilon, dim_target=dim, tolerance=_TOLERANCE, rule="tight"
@@ -276,8 +273,8 @@ class PrivacyReport:
             "log_probability_all_reports": min(bound["all_reports"], 0.0),
         }
 
-    def _reconstruction_lines(self, dim: int) -> list[str]:
-        facts = self._reconstruction(dim)
+    def _reconstruction_lines(self, local: LocalGuarantee, dim: int) -> list[str]:
+        facts = self._reconstruction(local, dim)
         one = power_of_ten(facts["log_probability_one_report"])
         every = power_of_ten(facts["log_probability_all_reports"])
         return [

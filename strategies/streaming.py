@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from flwr.app import ArrayRecord, Message
@@ -52,7 +52,7 @@ class StreamingGrid(GridView):
 
     def _stream(self, unsent: deque[Message], timeout: float | None) -> Iterator[Message]:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        asked, at_once = len(unsent), _pulled_at_once(unsent)
+        asked, at_once = len(unsent), _pulled_at_once(unsent[0])
         undelivered = 0
         waiting: dict[str, None] = {}  # in the order in which they were sent
         while unsent and time.monotonic() < deadline:
@@ -89,13 +89,11 @@ class StreamingGrid(GridView):
             )
 
 
-def _pulled_at_once(messages: Collection[Message]) -> int:
+def _pulled_at_once(request: Message) -> int:
     """Return how many replies may be held at once, each taken to be as large as its request."""
-    for message in messages:
-        records = records_of(message.content, ArrayRecord)
-        size = sum(len(array.data) for record in records for array in record.values())
-        return max(1, min(_PULLED_BYTES // max(size, 1), _MAX_PULLED_AT_ONCE))
-    return 1
+    records = records_of(request.content, ArrayRecord)
+    size = sum(len(array.data) for record in records for array in record.values())
+    return max(1, min(_PULLED_BYTES // max(size, 1), _MAX_PULLED_AT_ONCE))
 
 
 def _groups(waiting: dict[str, None], size: int) -> Iterator[list[str]]:
