@@ -57,7 +57,7 @@ class UpdateLayout:
             name: Array(array.dtype, tuple(array.shape), array.stype, array.data)
             for name, array in arrays.items()
         }
-        formats = {name: _format(name, array) for name, array in received.items()}
+        formats = npy.formats_of(received)
         released = selection.released(formats)
         wide = any(np.dtype(formats[name][0]).itemsize > 4 for name in _numpy(released, formats))
         return cls(
@@ -138,12 +138,6 @@ class UpdateLayout:
             stop = start + prod(shape)
             yield name, vector[start:stop].reshape(shape)
             start = stop
-
-
-def _format(name: str, array: Array) -> tuple[str, tuple[int, ...]]:
-    if array.data == b"":  # a legacy message without arrays has an empty one
-        return "uint8", ()
-    return npy.format_of(name, array)
 
 
 def _numpy(names: tuple[str, ...], formats: Mapping[str, tuple[str, Any]]) -> list[str]:

@@ -571,3 +571,11 @@ def test_names_of_a_request_say_how_the_reply_is_laid_out():
     assert set(reply.content) == {"arrays", "metrics"}
     assert reply.content["metrics"]["num-examples"] == 1
     assert reply.content["metrics"]["accuracy"] == 0.75
+
+
+def test_request_without_arrays_is_refused():
+    """Flower sends an empty array in their place."""
+    request = FitIns(ndarrays_to_parameters([]), {})
+    message = Message(fitins_to_recorddict(request, True), 1, "train")
+    reply = behind_mod(Numbers)(message, context())
+    assert reply.error.reason.startswith("SeparatedDPMod: array '_empty' cannot be read")
