@@ -731,3 +731,13 @@ def test_two_mods_in_one_app_are_refused(caplog):
     app.train(mods=[mod(seed=2)])(train_by(0.01))
     assert_withheld(app(request(model()), context()))
     assert "two SeparatedDPMods" in caplog.text
+
+
+def test_the_owner_may_interrupt():
+    """Flower sends no text of it; to hold it back would make a device that cannot be stopped."""
+
+    def interrupted(message, context):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(interrupted)

@@ -481,3 +481,24 @@ def test_array_without_numbers_passes():
     app = ClientApp(mods=[mod()])
     app.train()(lambda asked, context: Message(asked.content, reply_to=asked))
     assert_only_private(app, {"arrays": arrays})
+
+
+def test_what_is_not_one_model_is_refused():
+    arrays = content()["arrays"]
+    for wrong in ({"config": ConfigRecord({"lr": 0.1})}, {"one": arrays, "other": arrays}):
+        with pytest.raises(ValueError, match=r"content must have one ArrayRecord; it has \d"):
+            assert_only_private(with_mod(), wrong)
+
+
+def test_the_status_of_a_legacy_client_is_found():
+    """It is a text that the client writes; the mod sends an empty one."""
+
+    def tells(status):
+        def change(reply):
+            reply.content["fitres.status"] = ConfigRecord(status)
+
+        return behind(change)
+
+    assert_only_private(tells({"code": 0, "message": ""}), content())
+    with pytest.raises(AssertionError, match="the client's status leaves"):
+        assert_only_private(tells({"code": 0, "message": SECRET.text}), content())

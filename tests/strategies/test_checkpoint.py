@@ -498,13 +498,15 @@ def test_ledger_of_another_time_is_refused(tmp_path):
         build(tmp_path).restore(initial_model())
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "text", "schema"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "text", "schema", "kind"])
 def test_damaged_checkpoint_is_refused_by_name(tmp_path, damage):
     run(build(tmp_path), 2)
     path = tmp_path / "round-00000002.ckpt"
     data = path.read_bytes()
     if damage == "schema":
         rewrite(path, lambda manifest: manifest.update(schema=99))
+    elif damage == "kind":
+        rewrite(path, lambda manifest: manifest.update(optimizer={"pickle": "data/0"}))
     else:
         at = data.index(b"NUMPY") + 150
         path.write_bytes(

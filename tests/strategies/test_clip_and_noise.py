@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -590,6 +591,31 @@ def test_messages_of_the_inner_strategy_serve_where_they_say_the_same():
     for message in messages:
         assert message.content is theirs[0].content
         assert message.metadata.message_type == "train"
+
+
+class NeedsTwoReplies(FedAvg):
+    def aggregate_train(self, server_round, replies):
+        listed = list(replies)
+        return super().aggregate_train(server_round, listed) if len(listed) > 1 else (None, None)
+
+
+def test_inner_strategy_that_does_not_aggregate_one_reply_is_an_error():
+    """As a robust aggregator might: the round is charged, and nothing is released."""
+    strategy = make(inner(NeedsTwoReplies), noise_multiplier=1.0)
+    with pytest.raises(
+        ValueError, match="strategy must aggregate a single reply; NeedsTwoReplies did not"
+    ):
+        play(strategy, FakeGrid(range(3)), vector_model(), lambda _i, m: private_reply(m))
+    assert strategy.last_arrays is None
+    assert strategy.privacy_spent().num_releases == 1
+
+
+def test_memory_is_left_out_where_the_system_does_not_tell(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resource", None)
+    strategy = make()
+    play(strategy, FakeGrid(range(3)), vector_model(), lambda _i, m: private_reply(m))
+    assert "peak-memory-mib" not in strategy.last_round
+    assert strategy.last_round["replies"] == 3
 
 
 def test_inner_strategy_that_asks_nobody_is_an_error():

@@ -8,6 +8,7 @@ from flwr.app import RecordDict
 
 from flwr_sdp import secure_generator, seeded_generator
 from flwr_sdp.strategies.cohort import CohortGrid, poisson_cohort, wait_for_nodes
+from flwr_sdp.strategies.grid_view import GridView
 from tests.messages import FakeGrid
 from tests.statistics_helpers import N_SIGMA, assert_detects, assert_frequency
 
@@ -152,6 +153,19 @@ def test_view_shows_the_cohort_and_stand_ins(cohort, minimum, size):
     assert seen[: len(cohort)] == cohort
     assert len(set(seen)) == len(seen) == size
     assert all(node_id < 0 for node_id in seen[len(cohort) :])
+
+
+def test_a_view_passes_on_what_it_does_not_change():
+    class Whole(FakeGrid):
+        run = "the run"
+
+        def send_and_receive(self, messages, *, timeout=None):
+            return [*messages, timeout]
+
+    view = GridView(Whole([4, 2]))
+    assert view.run == "the run"
+    assert list(view.get_node_ids()) == [4, 2]
+    assert view.send_and_receive(["a message"], timeout=3.0) == ["a message", 3.0]
 
 
 def test_nothing_can_be_sent_through_the_view():
