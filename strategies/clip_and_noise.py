@@ -466,6 +466,10 @@ class ClipAndNoise(Strategy):
             for reply in replies:
                 self.fold(reply, total, tally, awaited=awaited, rounding=rounding)
                 del reply  # or it would stay in memory until the next one has arrived
+            if tally.used and self.mechanism is not None:
+                # Who was not asked may send longer reports than those that were seen.
+                longest = rounding.of(self.mechanism.max_output_norm)
+                tally.longest_report = max(tally.longest_report, longest)
             tally.projected, tally.kept = total.projected, tally.used * total.kept_length
             missing = len(self._cohort) - tally.used - tally.failed - tally.refused
             if missing > 0:
@@ -692,9 +696,8 @@ class ClipAndNoise(Strategy):
         # Releases that are not this strategy's, or not of this noise, are not known well enough.
         if longest == 0.0 or self._charged_before or self._events != {self._event()}:
             return None
-        # Who was never asked may have longer reports than those that were seen.
-        known = self.clip_norm if self.mechanism is None else self.mechanism.max_output_norm
-        longest = max(longest, known)
+        if self.mechanism is None:
+            longest = max(longest, self.clip_norm)
         if longest == self.clip_norm:
             return central
         multiplier = self.noise_multiplier * (self.clip_norm / longest)
