@@ -120,7 +120,17 @@ def the_server_goes_on(scope):
     assert rounds == [2, 3]
 
 
-CLAIMS = {"docs/server.md": the_server_goes_on}
+def the_readme_is_right(scope):
+    """What the README says of its examples."""
+    strategy, mechanism = scope["strategy"], scope["mechanism"]
+    assert strategy.expected_cohort == 100.0
+    assert strategy.clip_norm == mechanism.max_output_norm
+    for name, array in scope["update"].items():
+        assert scope["private"][name].shape == array.shape
+        assert (scope["private"][name] != array).all()
+
+
+CLAIMS = {"README.md": the_readme_is_right, "docs/server.md": the_server_goes_on}
 
 
 # ------------------------------------------------------------------ commands
