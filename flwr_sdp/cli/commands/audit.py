@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tomli_w  # comes with flwr
 
+from flwr_sdp.cli.engines.app_module import module_command
 from flwr_sdp.cli.errors import CommandError, require_packages
 from flwr_sdp.cli.folders import find_app, new_folder, read_toml, require_module
 from flwr_sdp.cli.runs.values import parse_set
@@ -45,8 +46,8 @@ def run(
         with tempfile.TemporaryDirectory() as scratch:
             settings = Path(scratch, config_file.name)
             settings.write_text(tomli_w.dumps(content), encoding="utf-8")
-            command = [sys.executable, "-m", _MODULE, str(settings), "--output", str(folder)]
-            status = _follow([*command, "--json"] if as_json else command, root)
+            options = ["--output", str(folder), *(["--json"] if as_json else [])]
+            status = _follow(module_command(root, _MODULE, str(settings), *options), root)
     finally:
         for empty in (folder, *folder.parents[:2]):
             with suppress(OSError):

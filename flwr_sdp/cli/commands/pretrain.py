@@ -8,6 +8,7 @@ from pathlib import Path
 import tomli_w  # comes with flwr
 from rich.console import Console
 
+from flwr_sdp.cli.engines.app_module import check_settings
 from flwr_sdp.cli.engines.follow import follow
 from flwr_sdp.cli.engines.process_job import ProcessJob
 from flwr_sdp.cli.errors import CommandError
@@ -30,11 +31,13 @@ def run(
     Raises
     ------
     CommandError
-        If something is missing, there are weights in `output` already, or it was stopped.
+        If something is missing or wrong, there are weights in `output` already, or it was stopped.
     """
     content = {**read_toml(config_file), **dict(parse_set(text) for text in set_)}
     root = find_app(config_file, app_dir)
     require_module(root, MODULE)
+    content = absolute_paths(content)
+    check_settings(root, MODULE, content)
     folder = (output or Path("weights", str(content.get("task", "")))).resolve()
     if folder.is_dir() and any(folder.iterdir()):
         raise CommandError(
@@ -42,12 +45,12 @@ def run(
         )
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "pretrain.toml"
-    config.write_text(tomli_w.dumps(absolute_paths(content)), encoding="utf-8")
+    config.write_text(tomli_w.dumps(content), encoding="utf-8")
     console = Console(stderr=as_json)
     console.print(f"[bold]flwr-sdp pretrain[/bold]  weights in {shown(folder)}")
     try:
         completed = follow(
-            ProcessJob([MODULE, str(config), str(folder)], root),
+            ProcessJob(root, MODULE, str(config), str(folder)),
             console,
             label="pretrain",
             log=folder / "pretrain.log",

@@ -10,9 +10,10 @@ from typing import Any
 import tomli_w  # comes with flwr
 from rich.console import Console
 
+from flwr_sdp.cli.engines.app_module import check_settings
 from flwr_sdp.cli.engines.engine import Engine, Resources
 from flwr_sdp.cli.engines.follow import follow
-from flwr_sdp.cli.engines.stream_engine import StreamEngine, check_settings
+from flwr_sdp.cli.engines.stream_engine import MODULE, StreamEngine
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.folders import new_folder, shown
 from flwr_sdp.cli.results.table import RESULTS
@@ -56,7 +57,7 @@ def run_stream(
     """
     changed = with_options(content, options)
     engine_type.check(app_dir)
-    check_settings(changed, app_dir)
+    check_settings(app_dir, MODULE, changed)
     console = Console(stderr=as_json)
     if dry_run:
         if as_json:

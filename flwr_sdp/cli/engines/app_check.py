@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from flwr_sdp.cli.engines.app_facts import AppFacts
+from flwr_sdp.cli.engines.app_module import ask
 from flwr_sdp.cli.engines.local_engine import MODULE, has_engine
-from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.runs.grid import Run
 from flwr_sdp.cli.runs.run_config import whole_run_config
 
@@ -51,17 +49,8 @@ def ask_app(app_dir: Path, option: str, question: Any) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "question.json"
         path.write_text(json.dumps(question), encoding="utf-8")
-        done = subprocess.run(  # noqa: S603 - this interpreter, the app's module
-            [sys.executable, "-m", MODULE, option, str(path)],
-            cwd=app_dir,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-        )
-    if done.returncode:
-        last = (done.stderr.strip() or "its check failed").splitlines()[-1]
-        raise CommandError(last.partition("Error: ")[2] or last)
-    lines = done.stdout.strip().splitlines()
+        printed = ask(app_dir, MODULE, option, str(path))
+    lines = printed.strip().splitlines()
     if not lines or not lines[-1].startswith("{"):
         return None
     answer: dict[str, Any] = json.loads(lines[-1])

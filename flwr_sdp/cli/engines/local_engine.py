@@ -65,4 +65,4 @@ class LocalEngine:
         """Start a run in the app's folder."""
         path = Path(self._configs.name, "config.json")
         path.write_text(json.dumps(whole_run_config(run, resume=resume)), encoding="utf-8")
-        return ProcessJob([MODULE, str(path)], self._app_dir)
+        return ProcessJob(self._app_dir, MODULE, str(path))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
+
+from flwr_sdp.cli.engines.app_module import module_command
 
 _PATIENCE = 10.0
 
@@ -31,20 +31,22 @@ def end_group(process: subprocess.Popen[Any]) -> None:
 
 
 class ProcessJob:
-    """A Python module that runs to its end, see :class:`~flwr_sdp.cli.engines.engine.Job`.
+    """A module of an app that runs to its end, see :class:`~flwr_sdp.cli.engines.engine.Job`.
 
     Parameters
     ----------
-    arguments : sequence of str
-        What follows ``python -m``.
-    folder : Path
-        Where it runs: the module is found from there.
+    app_dir : Path
+        The app, and where it runs.
+    module : str
+        The module.
+    arguments : str
+        What it is called with.
     """
 
-    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+    def __init__(self, app_dir: Path, module: str, *arguments: str) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, the app's module
-            [sys.executable, "-m", *arguments],
-            cwd=folder,
+            module_command(app_dir, module, *arguments),
+            cwd=app_dir,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
