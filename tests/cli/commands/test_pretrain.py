@@ -11,6 +11,7 @@ import tomli_w
 from typer.testing import CliRunner
 
 from flwr_sdp.cli.app import app
+from flwr_sdp.cli.commands import pretrain as command
 from flwr_sdp.cli.errors import CommandError
 from tests.cli.fake_app import write_app
 
@@ -70,6 +71,17 @@ def test_weights_of_public_text(tmp_path):
     )
     assert again.returncode == 2
     assert "is not empty: pass another folder with --output" in again.stderr
+
+
+@pytest.mark.parametrize("completed", [True, False])
+def test_json_says_where_the_weights_are_once_they_are_there(tmp_path, monkeypatch, completed):
+    monkeypatch.setattr(command, "check_settings", lambda *_: None)
+    monkeypatch.setattr(command, "ProcessJob", lambda *_: None)
+    monkeypatch.setattr(command, "follow", lambda *_, **__: completed)
+    folder = tmp_path / "out"
+    done = pretrain(write(tmp_path), "--app", ROOT, "--output", folder, "--json")
+    told = json.dumps({"task": "reddit", "weights": str(folder)}, indent=2) + "\n"
+    assert (done.exit_code, done.stdout) == ((0, told) if completed else (1, ""))
 
 
 def test_what_the_app_refuses_is_shown(tmp_path):
