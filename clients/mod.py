@@ -141,10 +141,7 @@ class SeparatedDPMod:
         self.selection = Selection(trainable=trainable, excluded=excluded, tied=tied or {})
         self.ledger = ledger
         self.released_metrics = check_patterns("released_metrics", released_metrics)
-        if any(
-            name in ("num-examples", "num_examples") or name.startswith("ldp-")
-            for name in self.released_metrics
-        ):
+        if any(name in marks.WEIGHTS or name.startswith("ldp-") for name in self.released_metrics):
             raise ValueError(
                 "released_metrics must not name 'num-examples' or 'ldp-...', which the mod sets; "
                 f"got {self.released_metrics!r}"

@@ -17,12 +17,10 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 
 from flwr_sdp.clients.update import UpdateLayout
-from flwr_sdp.marks import INSECURE_GENERATOR, MARKS, MAX_OUTPUT_NORM
+from flwr_sdp.marks import INSECURE_GENERATOR, MARKS, MAX_OUTPUT_NORM, WEIGHTS
 from flwr_sdp.model_rounding import Rounding
 from flwr_sdp.records import records_of
 from flwr_sdp.released import Selection
-
-_WEIGHTS = ("num-examples", "num_examples")
 
 
 def enter_run() -> None:
@@ -197,9 +195,9 @@ def _check_values(content: RecordDict, allowed: set[str]) -> dict[str, Any]:
     assert not missing, f"the reply was not made by SeparatedDPMod: {missing} are missing"
     is_secure = INSECURE_GENERATOR not in {key for key, _ in values}
     assert is_secure, "the noise is not from the secure generator: leave rng out"
-    weights = [value for key, value in values if key in _WEIGHTS]
+    weights = [value for key, value in values if key in WEIGHTS]
     assert all(weight == 1 for weight in weights), "the number of examples leaves the device"
-    others = sorted({key for key, _ in values} - {*MARKS, *_WEIGHTS, *allowed})
+    others = sorted({key for key, _ in values} - {*MARKS, *WEIGHTS, *allowed})
     assert not others, f"metrics leave: {others}"
     return marks
 

@@ -13,3 +13,6 @@ MARKS = (EPSILON_DIRECTION, EPSILON_MAGNITUDE, MAX_NORM, MAX_OUTPUT_NORM)
 
 LEGACY_METRICS = "fitres.metrics"
 """The record that has them in the reply of a legacy client, a ConfigRecord."""
+
+WEIGHTS = ("num-examples", "num_examples")
+"""What the number of examples is called, in the message API and by a legacy client; always 1."""

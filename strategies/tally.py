@@ -17,6 +17,7 @@ from flwr_sdp.marks import (
     LEGACY_METRICS,
     MARKS,
     MAX_OUTPUT_NORM,
+    WEIGHTS,
 )
 from flwr_sdp.model_rounding import Rounding
 from flwr_sdp.records import records_of
@@ -25,9 +26,6 @@ from flwr_sdp.strategies.report import LocalGuarantee
 
 # Clients write the texts of their errors, so the report bounds how many kinds it keeps.
 _MAX_EXCEPTIONS = 50
-
-# What a device calls the number of its examples, in the message API and as a legacy client.
-_WEIGHTS = ("num-examples", "num_examples")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -81,7 +79,7 @@ class Tally:
                 "a device drew its noise from a generator that is not secure: simulation only, a "
                 "local guarantee takes the secure one"
             )
-        for name in sorted(names - {*_WEIGHTS, *MARKS, INSECURE_GENERATOR}):
+        for name in sorted(names - {*WEIGHTS, *MARKS, INSECURE_GENERATOR}):
             self.note(f"the metric {name!r} left devices as it was, with no privacy")
 
     def widen(self, local: LocalGuarantee) -> None:
