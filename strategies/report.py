@@ -35,6 +35,10 @@ class LocalGuarantee:
         """Local epsilon of one report."""
         return self.epsilon_direction + self.epsilon_magnitude
 
+    def total(self, reports: int) -> float:
+        """Return the local epsilon of so many reports of one client, by basic composition."""
+        return reports * self.epsilon_per_report
+
     def widened(self, other: LocalGuarantee) -> LocalGuarantee:
         """Return the weaker of the two guarantees, part by part."""
         return replace(
@@ -165,7 +169,7 @@ class PrivacyReport:
                 "epsilon_magnitude": self.local.epsilon_magnitude,
                 "epsilon_per_report": self.local.epsilon_per_report,
                 "max_reports_per_client": self.max_reports_per_client,
-                "epsilon_total": self._epsilon_total(self.local),
+                "epsilon_total": self.local.total(self.max_reports_per_client),
                 "composition": "basic, for a client in every cohort",
             }
             if self.dim is not None and self.dim >= 2:
@@ -223,13 +227,13 @@ class PrivacyReport:
             lines.append("  local    NONE")
         else:
             local = self.local
+            total = local.total(self.max_reports_per_client)
             lines += [
                 "  local    against whoever sees a report: pure local differential privacy",
                 f"           a report   epsilon {round_up(local.epsilon_per_report, 6)}: "
                 f"{round_up(local.epsilon_direction, 6)} direction, "
                 f"{round_up(local.epsilon_magnitude, 6)} magnitude",
-                f"           in total   epsilon {round_up(self._epsilon_total(local), 6)} "
-                "for a client in every cohort",
+                f"           in total   epsilon {round_up(total, 6)} for a client in every cohort",
             ]
             if self.dim is not None and self.dim >= 2:
                 lines += self._reconstruction_lines(local, self.dim)
@@ -251,9 +255,6 @@ class PrivacyReport:
         lines += [f"  note     {text}" for text in self.exceptions]
         return "\n".join(lines)
 
-    def _epsilon_total(self, local: LocalGuarantee) -> float:
-        return self.max_reports_per_client * local.epsilon_per_report
-
     def _reconstruction(self, local: LocalGuarantee, dim: int) -> dict[str, Any]:
         bound = {
             scope: log_breach_bound(
@@ -261,7 +262,7 @@ class PrivacyReport:
             )
             for scope, epsilon in (
                 ("one_report", local.epsilon_per_report),
-                ("all_reports", self._epsilon_total(local)),
+                ("all_reports", local.total(self.max_reports_per_client)),
             )
         }
         return {

@@ -53,7 +53,7 @@ def _side_by_side(reports: dict[Path, PrivacyReport]) -> Table:
                 if local is None
                 else (
                     round_up(local.epsilon_per_report, 6),
-                    round_up(report.max_reports_per_client * local.epsilon_per_report, 6),
+                    round_up(local.total(report.max_reports_per_client), 6),
                 )
             ),
             *(
