@@ -130,10 +130,8 @@ class Simulation:
             resume = folder_to_resume(resume.resolve(), file)
         facts = check_with_app(runs_of(file, parent, with_baseline=with_baseline), app_dir)
         warnings = ENGINES[engine].foresee(facts, resources)
-        if dry_run:
-            run_dir = resume or parent
-        else:
-            run_dir = new_folder(parent) if resume is None else resume
+        run_dir = resume or (parent if dry_run else new_folder(parent))
+        if not dry_run:
             (run_dir / "config.toml").write_text(tomli_w.dumps(file.to_toml()), encoding="utf-8")
         return cls(
             app_dir=app_dir,

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from flwr_sdp.cli.errors import CommandError
+from flwr_sdp.cli.runs.grid import REPORT
 from flwr_sdp.strategies import PrivacyReport
-
-REPORT = "report.json"
 
 
 def find_reports(path: Path) -> list[Path]:

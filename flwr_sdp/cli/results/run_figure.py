@@ -8,6 +8,7 @@ from pathlib import Path
 from flwr_sdp.cli.results import figure_style as style
 from flwr_sdp.cli.results.metrics import read_rows
 from flwr_sdp.cli.results.table import data_name
+from flwr_sdp.cli.runs.grid import REPORT
 
 _PRIVATE, _BASELINE = "private", "no privacy (same seeds)"
 _COLOURS = {_PRIVATE: style.PRIVATE, _BASELINE: style.NO_PRIVACY}
@@ -44,7 +45,7 @@ def _title(run_dir: Path) -> str:
     config = tomllib.loads((run_dir / "config.toml").read_text(encoding="utf-8"))
     try:
         direction, magnitude = config["sdp-epsilon-direction"], config["sdp-epsilon-magnitude"]
-        name = data_name(run_dir / "report.json") or config["task"]
+        name = data_name(run_dir / REPORT) or config["task"]
         clients = f"{name}, {config['num-clients']} clients"
     except KeyError:  # an app that names its budgets otherwise
         return run_dir.parent.name

@@ -38,6 +38,7 @@ _CARRIED_OUT = frozenset(
         "round-timeout",
     }
 )
+REPORT = "report.json"
 _LONGEST_NAME = 200  # of 255 bytes that most file systems take
 
 
@@ -96,7 +97,7 @@ class Run:
     @property
     def report(self) -> Path:
         """The report that the app writes at the end."""
-        return self.folder / ("baseline-report.json" if self.baseline else "report.json")
+        return self.folder / (f"baseline-{REPORT}" if self.baseline else REPORT)
 
     @property
     def privacy_report(self) -> Path:
