@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from flwr_sdp import KeystreamGenerator, seeded_generator
 from simulations.data.images import Images, Labels, Pixels
+from simulations.data.normals import normals
 
 _SIDE = 32
 _WAVES, _BACKGROUND_WAVES = 7, 4  # the frequencies a pattern has along an axis
@@ -76,7 +77,7 @@ def _patterns(count: int, waves: int, rng: KeystreamGenerator) -> NDArray[np.flo
     """Return ``(count, 32, 32, 3)`` smooth random patterns of mean 0 and standard deviation 1."""
     phase = np.pi * (np.arange(_SIDE) + 0.5) / _SIDE
     cosines = np.cos(np.outer(phase, np.arange(waves))).astype(np.float32)
-    weights = rng.normal(count * 3 * waves * waves, np.float32)
+    weights = normals(count * 3 * waves * waves, rng)
     fields = cosines @ weights.reshape(count, 3, waves, waves) @ cosines.T
     fields = fields.transpose(0, 2, 3, 1)
     fields -= fields.mean(axis=(1, 2, 3), keepdims=True)
@@ -116,6 +117,6 @@ def _draw_chunk(
     moved = patterns[which[:, None, None], from_row[:, :, None], from_column[:, None, :]]
     values = _FOREGROUND * contrast * moved
     values += _BACKGROUND * _patterns(_CHUNK, _BACKGROUND_WAVES, rng)
-    values += _NOISE * rng.normal(values.size, np.float32).reshape(values.shape)
+    values += _NOISE * normals(values.size, rng).reshape(values.shape)
     values += 127.5
     return np.clip(np.rint(values), 0, 255).astype(np.uint8), which
