@@ -88,18 +88,20 @@ def test_square_error_is_the_predicted_one():
 
 
 def test_covariance_reaches_the_asymptotic_law():
-    """Corollary priv-asympt: in three dimensions 2,000 users are enough for it.
+    """Corollary priv-asympt, in three dimensions.
 
-    200 trials, standard error 6%, 4 of them; the law of half the budget is refused.
+    The squared error is above the law by 40% with 2,000 users, by 17% with 8,000 and by 6% with
+    20,000 (four seeds of 200 trials each). Here 8,000 users and 100 trials: standard error 10%, 5
+    of them. The law of half the budget is refused.
     """
-    few = dataclasses.replace(SMALL, dim=3, num_users=2_000, trials=200, stepsize_factor=0.5)
+    few = dataclasses.replace(SMALL, dim=3, num_users=8_000, trials=100, stepsize_factor=0.5)
     risk = SphereRisk(3, few.signal)
     errors = curves(few, 12.0).average_error[-1] ** 2
 
     def check(epsilon):
         moment = theory.second_moment(risk, few.mechanism(epsilon))
         expected = theory.asymptotic_square_error(risk, moment, few.num_users)
-        assert_mean_close(errors, expected, n_sigma=4.0)
+        assert_mean_close(errors, expected)
 
     check(12.0)
     assert_detects(check, 6.0)
