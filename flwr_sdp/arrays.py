@@ -88,6 +88,8 @@ def like(array: Array, out: FloatArray) -> Array:
 class NumPyRows:
     """Operations on rows of NumPy arrays; the numbers of the rows are float64."""
 
+    copysign = staticmethod(np.copysign)
+
     @staticmethod
     def dots(a: Array, b: Array) -> Array:
         """Return the dot product of each pair of rows."""
@@ -96,16 +98,49 @@ class NumPyRows:
         return np.array([dot(x, y) for x, y in zip(a, b, strict=True)])
 
     @staticmethod
+    def last(a: Array) -> Array:
+        """Return the last number of each row."""
+        return a[:, -1]
+
+    @staticmethod
     def combine(a: Array, of_a: Array, b: Array, of_b: Array) -> None:
         """Turn each row of `a` into a combination of it and that of `b`."""
         product = scratch(a.dtype, a.size).reshape(a.shape)
-        np.multiply(b, _column(of_b, a), out=product)
-        a *= _column(of_a, a)
+        np.multiply(b, of_b.astype(a.dtype)[:, None], out=product)
+        a *= of_a.astype(a.dtype)[:, None]
         a += product
+
+
+class NumPyRow:
+    """The same on a single row, of one dimension. Its numbers are floats."""
+
+    copysign = staticmethod(math.copysign)
+
+    @staticmethod
+    def dots(a: Array, b: Array) -> float:
+        """Return the dot product."""
+        return dot(a, b)
+
+    @staticmethod
+    def last(a: Array) -> float:
+        """Return the last number."""
+        return float(a[-1])
+
+    @staticmethod
+    def combine(a: Array, _of_a: None, b: Array, of_b: float) -> None:
+        """Add a multiple of `b` to `a`, which has its length already."""
+        product = scratch(a.dtype, a.size)
+        np.multiply(b, a.dtype.type(of_b), product)
+        np.add(a, product, a)
 
 
 class TorchRows:
     """Operations on rows of torch tensors. Nothing waits for the device."""
+
+    @staticmethod
+    def copysign(a: Array, b: Array) -> Array:
+        """Return `a` with the signs of `b`."""
+        return sys.modules["torch"].copysign(a, b)
 
     @staticmethod
     def dots(a: Array, b: Array) -> Array:
@@ -113,6 +148,11 @@ class TorchRows:
         if a.shape[0] == 1:  # the fast kernel for one long row
             return sys.modules["torch"].dot(a[0], b[0]).reshape(1)
         return sys.modules["torch"].linalg.vecdot(a, b)
+
+    @staticmethod
+    def last(a: Array) -> Array:
+        """Return the last number of each row."""
+        return a[:, -1]
 
     @staticmethod
     def combine(a: Array, of_a: Array, b: Array, of_b: Array) -> None:
@@ -128,15 +168,11 @@ def norm(vector: FloatArray) -> float:
 
 def dot(a: FloatArray, b: FloatArray) -> float:
     """Return the dot product of two vectors, summed up in pieces."""
-    whole = a.size - a.size % _PIECE
+    # NumPy keeps its lock, and other threads waiting, for 500 products or fewer.
+    piece = min(max(a.size // 512, 512), _PIECE)
+    whole = a.size - a.size % piece
     total = float(np.dot(a[whole:], b[whole:]))
     if whole:
-        rows, columns = a[:whole].reshape(-1, 1, _PIECE), b[:whole].reshape(-1, _PIECE, 1)
-        total += float(np.matmul(rows, columns).sum(dtype=np.float64))
+        products = np.matmul(a[:whole].reshape(-1, 1, piece), b[:whole].reshape(-1, piece, 1))
+        total += float(np.add.reduce(products, axis=None, dtype=np.float64))
     return total
-
-
-def _column(numbers: Array, rows: Array) -> Array:
-    """Return a number for each row in the type of the rows; a single one as such, it is faster."""
-    numbers = numbers.astype(rows.dtype)
-    return numbers[0] if len(numbers) == 1 else numbers[:, None]

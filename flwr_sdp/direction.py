@@ -1,13 +1,20 @@
 r"""Drawing a vector at a given angle to another one, exactly and in one pass.
 
 A vector of length L at the dot product t with the unit vector u, and otherwise uniformly random, is
-:math:`L t u + L\sqrt{1-t^2} h` with h uniform on the unit sphere orthogonal to u: a normal vector
-without its component along u, divided by its length.
+:math:`L t u + L\sqrt{1-t^2} h` with h uniform on the unit sphere orthogonal to u. If u were the
+last axis, h would be a normal vector g of the other coordinates, divided by its length. So that is
+what is drawn, and then turned by the reflection that takes the last axis to u or to -u, whichever
+is further away (Householder). With c the last coordinate of u, :math:`x = L\sqrt{1-t^2}\,g/|g|` and
+i the dot product of (x, 0) and u, what comes out is
 
-That length is known at the end, when most of a long vector has left the cache. So long vectors are
-cut into segments, and how h spreads over them is drawn first. In segment b, let :math:`s_b` be the
-norm of u. The components of a normal vector along the segments of u form the normal vector a, here
-without its component along s; the squared lengths of what remains of each segment are independent
+.. math:: (x, 0) + (L t - k) u - (0, \operatorname{sign}(c) k), \quad k = i / (1 + |c|):
+
+one dot product and one sum, well conditioned wherever u points.
+
+The length of a long g is known when most of it has left the cache. So long vectors are cut into
+segments, and how h spreads over them is drawn first. In segment b, let :math:`s_b` be the norm of
+u. The components of a normal vector along the segments of u form the normal vector a, here without
+its component along s; the squared lengths of what remains of each segment are independent
 chi-square numbers :math:`\chi_b`, of one degree less than the segment has coordinates. With
 :math:`T^2 = |a|^2 + \sum\chi_b`, the segment of h has the component :math:`a_b / T` along its
 segment of u and is in all other directions uniformly random with length :math:`\sqrt{\chi_b} / T`.
@@ -19,20 +26,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_sdp.arrays import Array, NumPyRows, TorchRows, norm
+from flwr_sdp.arrays import Array, NumPyRow, NumPyRows, TorchRows, norm
 from flwr_sdp.randomness import BLOCK, FloatArray, KeystreamGenerator, process
 
 Floats = NDArray[np.float64]
 
-# Up to this dimension, g - <g,u>u may be so short that the difference has lost its digits.
-_FEW = 64
+# In more dimensions than these, normal numbers are never all 0.
+_FEW = 8
 
 
 def segment_norms(rows: FloatArray, threads: int = 1) -> Floats:
@@ -75,14 +81,18 @@ def draw(
     """
     out = np.empty(rows.shape, rows.dtype)  # whatever the order of the rows in memory
     dots = np.where(norms.any(axis=1), dots, 0.0)
-    along, across = lengths * dots, lengths * np.sqrt((1.0 - dots) * (1.0 + dots))
+    along, across = lengths * dots, np.abs(lengths) * np.sqrt((1.0 - dots) * (1.0 + dots))
     if norms.shape[1] > 1:
         for i in range(len(rows)):
             lengths_of_parts = float(along[i]), float(across[i])
             _draw_in_segments(out[i], rows[i], norms[i], *lengths_of_parts, rng, threads)
         return out
-    aims = _Aims(norms[:, 0], along, across).without_direction(rows.dtype)
+    aims = _aims(norms[:, 0], along, across, rows.dtype)
     count = BLOCK // rows.shape[1]
+    if len(rows) == 1 or count == 1:
+        for row_out, row, aim in zip(out, rows, aims.tolist(), strict=True):
+            _draw_row(row_out, row, aim, rng)
+        return out
     for start in range(0, len(rows), count):
         part = slice(start, start + count)
         _draw_rows(out[part], rows[part], aims[part], rng)
@@ -94,63 +104,71 @@ def draw_on_device(
 ) -> Array:
     """Do what :func:`draw` does for tensors on an accelerator, with its own generator.
 
-    Rows are not cut: there is no cache to keep. `norms` has shape ``(n,)``, on the device or not.
-    Nothing waits for the device, except in few dimensions, where a row may have to be drawn again.
+    Rows are not cut: there is no cache to keep. `norms` has shape ``(n,)``. They may be on the
+    device if no row is zero. Nothing waits for the device, except in few dimensions, where a row
+    may have to be drawn again.
     """
     torch = sys.modules["torch"]
 
     def tensor(numbers: Any) -> Array:
         return torch.as_tensor(numbers, dtype=rows.dtype).to(rows.device, non_blocking=True)
 
-    norms = tensor(norms)
-    has_direction = norms > 0
-    safe = torch.where(has_direction, norms, 1.0)
-    along = torch.where(has_direction, tensor(lengths * dots), 0.0)
-    across = torch.where(
-        has_direction,
-        tensor(lengths * np.sqrt((1.0 - dots) * (1.0 + dots))),
-        tensor(lengths),
-    )
+    along, across = lengths * dots, np.abs(lengths) * np.sqrt((1.0 - dots) * (1.0 + dots))
+    lost = np.zeros(0)
+    if isinstance(norms, np.ndarray):
+        aims = _aims(norms, along, across, str(rows.dtype).removeprefix("torch."))
+        norms, along, across, lost = np.ascontiguousarray(aims.T)
+    norms, along, across = tensor(norms), tensor(along), tensor(across)
     out = torch.empty_like(rows)
     while True:
         out.normal_(generator=generator)
-        inner, square = _split_off(TorchRows, out, rows, safe)
+        if lost.any():
+            out[:, -1] *= tensor(lost)
+        else:
+            out[:, -1] = 0.0
+        square = TorchRows.dots(out, out)
         # Not "all above 0": NaN would be drawn again for ever.
         if rows.shape[1] > _FEW or not bool((square <= 0).any()):
             break
-    _mix(TorchRows, out, rows, safe, inner, square, along, across)
+    _reflect(TorchRows, out, rows, norms, along, across / square**0.5)
     return out
 
 
 # ---------------------------------------------------------------------- the mathematics
-def _split_off(
-    xp: Any, noise: Array, rows: Array, norms: Array, squares: Any = None
-) -> tuple[Array, Array]:
-    """Return the component of the noise along each row, and the squared length of the rest.
+def _aims(norms: Floats, along: Floats, across: Floats, dtype: Any) -> Floats:
+    """Return what to aim at for each row, shape ``(n, 4)``.
 
-    `squares` are those of the whole, where they are known. In few dimensions the component is also
-    taken out of `noise`, down to what rounding leaves.
+    Its norm, the lengths to give to what lies along it and across, and 1 or 0 for whether it is
+    lost. A row is lost that has no direction, being zero or, as a segment, nothing beside others:
+    all of its length is across then, and its norm, which divides, is 1.
     """
-    if noise.shape[1] <= _FEW:
-        squares = None
-        xp.combine(noise, norms / norms, rows, -xp.dots(noise, rows) / norms**2)
-    inner = xp.dots(noise, rows) / norms
-    return inner, (xp.dots(noise, noise) if squares is None else squares) - inner**2
+    # The squares in a norm below this have lost digits.
+    lost = ~(norms > 1e2 * float(np.finfo(dtype).tiny) ** 0.5)
+    return np.stack(
+        [
+            np.where(lost, 1.0, norms),
+            np.where(lost, 0.0, along),
+            np.where(lost, np.hypot(along, across), across),
+            lost,
+        ],
+        axis=1,
+    )
 
 
-def _mix(
-    xp: Any,
-    noise: Array,
-    rows: Array,
-    norms: Array,
-    inner: Array,
-    square: Array,
-    along: Array,
-    across: Array,
+def _reflect(
+    xp: Any, noise: Array, rows: Array, norms: Array, along: Array, stretch: Array | None = None
 ) -> None:
-    """Turn noise into `along` times a row's direction plus `across` times that of the rest."""
-    on_noise = across / square**0.5
-    xp.combine(noise, on_noise, rows, (along - on_noise * inner) / norms)
+    """Stretch noise, whose last coordinates are 0, and take the last axis to each row.
+
+    Noise of a lost row, which has all of its coordinates, is only stretched.
+    """
+    last, inner = xp.last(rows), xp.dots(noise, rows)
+    flipped = inner / (xp.copysign(norms, last) + last)  # sign(c) k
+    if stretch is not None:
+        flipped = flipped * stretch
+    k = xp.copysign(flipped, inner)
+    xp.combine(noise, stretch, rows, (along - k) / norms)
+    noise[..., -1] -= flipped
 
 
 # ---------------------------------------------------------------------- on the host
@@ -173,41 +191,30 @@ def sample_chi_squares(freedom: Floats, rng: KeystreamGenerator) -> Floats:
     return draws
 
 
-@dataclass(frozen=True)
-class _Aims:
-    """For each row its norm, and the lengths to give to the parts along and across it."""
-
-    norms: Floats
-    along: Floats
-    across: Floats
-
-    def __getitem__(self, part: slice) -> _Aims:
-        return _Aims(self.norms[part], self.along[part], self.across[part])
-
-    def without_direction(self, dtype: Any) -> _Aims:
-        """Leave the direction to chance where a row is zero, or a segment nothing beside others.
-
-        There the norm becomes 1.
-        """
-        # The squares in a norm below this have lost digits.
-        has_direction = self.norms > 1e2 * float(np.finfo(dtype).tiny) ** 0.5
-        return _Aims(
-            np.where(has_direction, self.norms, 1.0),
-            np.where(has_direction, self.along, 0.0),
-            np.where(has_direction, self.across, np.hypot(self.along, self.across)),
-        )
+def _draw_row(out: FloatArray, row: FloatArray, aim: list[float], rng: KeystreamGenerator) -> None:
+    """Draw a row, or a segment of one, that fits into a block."""
+    norm_of_row, along, across, lost = aim
+    if lost:
+        length = 0.0
+        while not length > 0.0:
+            rng.fill_normal(out)
+            length = norm(out)
+        out *= out.dtype.type(across / length)
+    else:
+        rng.fill_sphere(out, across)
+        _reflect(NumPyRow, out, row, norm_of_row, along)
 
 
-def _draw_rows(out: FloatArray, rows: FloatArray, aims: _Aims, rng: KeystreamGenerator) -> None:
+def _draw_rows(out: FloatArray, rows: FloatArray, aims: Floats, rng: KeystreamGenerator) -> None:
     """Draw rows that fit into a block together."""
+    norms, along, across, lost = aims.T
     while True:
-        total = rng.fill_normal(out.reshape(-1))
-        inner, square = _split_off(
-            NumPyRows, out, rows, aims.norms, total if len(rows) == 1 else None
-        )
+        rng.fill_normal(out.reshape(-1))
+        out[:, -1] *= lost
+        square = NumPyRows.dots(out, out)
         if not np.any(square <= 0):  # as above
             break
-    _mix(NumPyRows, out, rows, aims.norms, inner, square, aims.along, aims.across)
+    _reflect(NumPyRows, out, rows, norms, along, across / np.sqrt(square))
 
 
 def _draw_in_segments(
@@ -227,31 +234,50 @@ def _draw_in_segments(
         components -= (components @ share) * share
     squares = sample_chi_squares(np.array([high - low - 1.0 for low, high in bounds]), rng)
     unit = across / float(np.sqrt(components @ components + squares.sum()))
-    aims = _Aims(norms, along * share + unit * components, unit * np.sqrt(squares))
-    aims = aims.without_direction(row.dtype)
+    aims = _aims(norms, along * share + unit * components, unit * np.sqrt(squares), row.dtype)
 
-    def draw_segment(segment: tuple[int, KeystreamGenerator]) -> None:
-        i, stream = segment
-        low, high = bounds[i]
-        _draw_rows(out[None, low:high], row[None, low:high], aims[i : i + 1], stream)
+    def draw_segment(segment: tuple[tuple[int, int], list[float], KeystreamGenerator]) -> None:
+        (low, high), aim, stream = segment
+        _draw_row(out[low:high], row[low:high], aim, stream)
 
     # Each segment has a stream of its own, so that it may be drawn by any thread.
-    _map(draw_segment, list(enumerate(rng.spawn(len(bounds)))), threads)
+    segments = zip(bounds, aims.tolist(), rng.spawn(len(bounds)), strict=True)
+    _map(draw_segment, list(segments), threads)
 
 
 def _bounds(dim: int) -> list[tuple[int, int]]:
-    """Return where the segments of a vector start and end: at even places, and almost evenly."""
+    """Return where the segments of a vector start and end: at even places, and almost evenly.
+
+    Their number is even, so that two threads have as much to do.
+    """
     count = -(-dim // BLOCK)
+    count += count % 2 if count > 1 else 0
     starts = [i * (dim // 2) // count * 2 for i in range(count)]
     return list(zip(starts, [*starts[1:], dim], strict=True))
 
 
 def _map(function: Callable[[Any], Any], items: list[Any], threads: int) -> list[Any]:
-    if threads == 1 or len(items) == 1:
-        return [function(item) for item in items]
-    futures = [_pool(process(), threads).submit(function, item) for item in items]
-    wait(futures)  # or, after an error, some would go on with the caller's arrays
-    return [future.result() for future in futures]
+    """Return the results of all items, shared by the calling thread and its helpers."""
+    results: list[Any] = [None] * len(items)
+    todo = iter(enumerate(items))  # each item is taken once, by whoever comes first
+
+    def work() -> None:
+        try:
+            for i, item in todo:
+                results[i] = function(item)
+        except BaseException:
+            list(todo)  # the others do not begin another one
+            raise
+
+    helpers = min(threads, len(items)) - 1
+    futures = [_pool(process(), helpers).submit(work) for _ in range(helpers)]
+    try:
+        work()
+    finally:
+        wait(futures)  # they hold the caller's arrays
+    for future in futures:
+        future.result()
+    return results
 
 
 @lru_cache(maxsize=4)

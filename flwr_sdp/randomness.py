@@ -13,7 +13,6 @@ import math
 import os
 import sys
 import threading
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -51,27 +50,46 @@ def process() -> tuple[int, int]:
     return os.getpid(), _forks
 
 
-@dataclass(frozen=True)
 class _Format:
-    """A floating-point type, the integers as wide as it, and the sine to its precision.
+    """A floating-point type: its words, and the constants of :meth:`KeystreamGenerator._pairs`.
 
-    sqrt(2) sin(pi y / 4) = y P(y^2) on [-1, 1], P the minimax polynomial in relative terms, lowest
-    coefficient first: to 3.2e-9 for float32 and 1.9e-21 for float64.
+    Constants are arrays without dimensions, which NumPy takes fastest.
     """
 
-    real: Any
-    signed: Any
-    sine: tuple[float, ...]
+    def __init__(self, real: Any, sine: tuple[float, ...]) -> None:
+        """Take the coefficients of P, lowest first.
 
-    @property
-    def bits(self) -> int:
-        return 8 * int(np.dtype(self.real).itemsize)
+        sqrt(2) sin(pi y / 4) = y P(y^2) on [-1, 1], P the minimax polynomial in relative terms. In
+        z = shrink * y it is z Q(z^2) with 1 as the leading coefficient of Q, an operation less.
+        """
+        self.real = real
+        self.bits = bits = 8 * int(np.dtype(real).itemsize)
+        self.signed, self.word = np.dtype(f"i{bits // 8}"), np.dtype(f"u{bits // 8}")
+        shrink = -(abs(sine[-1]) ** (1.0 / (2 * len(sine) - 1)))
+        self.top = np.array(2 ** (bits - 1), self.word)
+        self.size = np.array(2 ** (bits - 1) - 1, self.word)
+        self.coarse = np.array(2 ** (bits // 2 - 5), self.word)
+        self.unit = np.array(2.0 ** (1 - bits), real)
+        self.shrink = np.array(shrink * 2.0 ** (1 - bits), real)
+        self.sine = [
+            np.array(c / shrink ** (2 * k + 1), real) for k, c in reversed([*enumerate(sine[:-1])])
+        ]
+        self.one, self.two, self.minus_two = (np.array(x, real) for x in (1.0, 2.0, -2.0))
+
+    @classmethod
+    def of(cls, out: FloatArray) -> _Format:
+        """Return the format of an array that normals can fill."""
+        form = _FORMATS.get(out.dtype.type)
+        if form is None or not out.dtype.isnative:
+            raise TypeError(f"normals come as float32 or float64, in native order; got {out.dtype}")
+        if out.ndim != 1 or not out.flags.c_contiguous:
+            raise TypeError("normals fill a contiguous array of one dimension")
+        return form
 
 
 _FORMATS: dict[Any, _Format] = {
     np.float32: _Format(
-        np.float32,
-        np.int32,
+        np.float32,  # to 3.2e-9
         (
             1.1107207309428545,
             -0.11419128578241460,
@@ -80,8 +98,7 @@ _FORMATS: dict[Any, _Format] = {
         ),
     ),
     np.float64: _Format(
-        np.float64,
-        np.int64,
+        np.float64,  # to 1.9e-21
         (
             1.1107207345395916,
             -0.11419139843742873,
@@ -195,89 +212,101 @@ class KeystreamGenerator:
         self.fill_normal(out)
         return out
 
-    def fill_normal(self, out: FloatArray) -> float:
+    def fill_normal(self, out: FloatArray) -> None:
         """Fill a contiguous 1-D array of float32 or float64 with standard normal numbers.
-
-        Returns the sum of their squares, which is that of half as many squared radii.
 
         Box-Muller, block by block: first the cosines of all pairs, then their sines. Radius and
         angle take as many random bits as a number of `out` has. A radius far in the tail takes 64
         bits more, so that the tail has its resolution there and reaches 11 standard deviations.
         """
-        form = _FORMATS.get(out.dtype.type)
-        if form is None or not out.dtype.isnative:
-            raise TypeError(f"normals come as float32 or float64, in native order; got {out.dtype}")
-        if out.ndim != 1 or not out.flags.c_contiguous:
-            raise TypeError("normals fill a contiguous array of one dimension")
-        even, square = out.size - out.size % 2, 0.0
+        form, even = _Format.of(out), out.size - out.size % 2
         for start in range(0, even, BLOCK):
-            square += self._fill(out[start : min(start + BLOCK, even)], form)
+            block = out[start : min(start + BLOCK, even)]
+            _stretch(block, self._pairs(block, form), form.minus_two)
         if even < out.size:
             out[-1] = self.normal(2, out.dtype)[0]
-            square += float(out[-1]) ** 2
-        return square
 
-    def _fill(self, out: NDArray[Any], form: _Format) -> float:
-        """Fill one block, and return the sum of squares.
+    def fill_sphere(self, out: FloatArray, radius: float) -> None:
+        """Fill all of an array but its last number with a point of a sphere, uniformly.
 
-        The angle is pi y / 2 for y in [-1, 1), plus pi when the radius is negative. With
-        t = sqrt(2) sin(pi y / 4) its cosine is 1 - t^2 and its sine t sqrt(2 - t^2), both well
+        It is a normal vector divided by its length, which is known before the numbers are, and so
+        costs nothing. The last number becomes 0: it takes the sine of the last pair that an odd
+        count of numbers has no room for.
+
+        Parameters
+        ----------
+        out : ndarray
+            As for :meth:`fill_normal`, of 2 to ``BLOCK + 1`` numbers.
+        radius : float
+            Of the sphere in ``out.size - 1`` dimensions; at least 0.
+        """
+        form = _Format.of(out)
+        if not 2 <= out.size <= BLOCK + 1:
+            raise ValueError(f"out must have 2 to {BLOCK + 1} numbers; got {out.size}")
+        pairs, total = out.size // 2, 0.0
+        while not total > 0.0:
+            logs = self._pairs(out[: 2 * pairs], form)
+            if out.size % 2:
+                total = -_sum(logs)
+            else:  # of the last pair only the cosine is kept
+                total = -_sum(logs[:-1]) - float(logs[-1]) * float(out[pairs - 1]) ** 2
+        factor = radius * radius / total
+        if 1e-25 < factor < 1e25:
+            _stretch(out[: 2 * pairs], logs, np.array(-factor, form.real))
+        else:  # squared, the numbers could leave the type
+            _stretch(out[: 2 * pairs], logs, form.minus_two)
+            out *= form.real(radius / math.sqrt(2.0 * total))
+        out[-1] = 0.0
+
+    def _pairs(self, out: NDArray[Any], form: _Format) -> NDArray[Any]:
+        """Write the cosines of random angles, then their sines; return the log u of their radii.
+
+        The angle is pi y / 2 for y in [-1, 1), plus pi where the sign of the cosine is flipped, by
+        the lowest bit of the word of y, and with that of the sine both are random. With
+        t = sqrt(2) sin(pi y / 4) the cosine is 1 - t^2 and the sine t sqrt(2 - t^2), both well
         conditioned; a polynomial for t costs a fraction of a library's sine and cosine.
+
+        What is returned is memory that the thread keeps (see :func:`scratch`).
         """
-        real, pairs = form.real, out.size // 2
-        room = scratch(real, 4 * pairs + _SLACK)
-        square, t, buffer = room[:pairs], room[pairs : 2 * pairs], room[2 * pairs :]
-        words = self._keystream(buffer.view(np.uint8), pairs * form.bits // 32).view(form.signed)
-        y, radius = out[:pairs], out[pairs:]  # where cosines and sines will be
-        total = self._radii(words[:pairs], radius, t.view(form.signed), form)
-        np.copyto(y, words[pairs:], casting="unsafe")
-        y *= real(2.0 ** (1 - form.bits))
-        np.multiply(y, y, out=square)
-        np.multiply(square, real(form.sine[-1]), out=t)
-        for coefficient in form.sine[-2:0:-1]:
-            t += real(coefficient)
-            t *= square
-        t += real(form.sine[0])
-        t *= y
-        np.multiply(t, t, out=square)
-        np.subtract(real(1.0), square, out=y)
-        y *= radius
-        np.subtract(real(2.0), square, out=square)
-        np.sqrt(square, out=square)
-        square *= t
-        radius *= square
-        return total
+        count = out.size // 2
+        spare = 16 // out.itemsize
+        room = scratch(form.real, 3 * count + spare)
+        buffer, t = room[: 2 * count + spare].view(np.uint8), room[2 * count + spare :]
+        words = self._keystream(buffer, count * form.bits // 32).view(form.word)
+        sizes, angles, y, square = words[:count], words[count:], out[:count], out[count:]
+        np.copyto(y, angles.view(form.signed), casting="unsafe")
+        np.multiply(y, form.shrink, y)
+        np.multiply(y, y, square)
+        np.add(square, form.sine[0], t)
+        for coefficient in form.sine[1:]:
+            np.multiply(t, square, t)
+            np.add(t, coefficient, t)
+        np.multiply(t, y, t)
+        np.multiply(t, t, square)
+        np.subtract(form.one, square, y)
+        np.multiply(angles, form.top, angles)  # the lowest bit becomes the highest, the rest 0
+        bits = y.view(form.word)
+        np.bitwise_xor(bits, angles, bits)
+        np.subtract(form.two, square, square)
+        np.sqrt(square, square)
+        np.multiply(square, t, square)
+        np.bitwise_and(sizes, form.size, sizes)
+        self._log_uniforms(sizes, t, form)
+        return t
 
-    def _radii(
-        self, words: NDArray[Any], out: NDArray[Any], size: NDArray[Any], form: _Format
-    ) -> float:
-        """Write sqrt(-2 log u), of either sign, for u = (|word| + 1/2) / 2^(bits - 1).
+    def _log_uniforms(self, sizes: NDArray[Any], out: NDArray[Any], form: _Format) -> None:
+        """Write log u for u = size / 2^(bits - 1).
 
-        Returns the sum of squares.
-
-        |word| is all of the word but its sign bit, which becomes that of the radius. Where it is
-        so small that u would be coarse, 64 random bits take the place of the 1/2. `size` is
-        overwritten.
+        Where a size is so small that u would be coarse, 64 random bits say where it lies between
+        this size and the next.
         """
-        real, width = form.real, form.bits - 1
-        np.bitwise_and(words, form.signed(2**width - 1), out=size)
-        np.copyto(out, size, casting="unsafe")
-        out += real(0.5)
-        out *= real(2.0**-width)
-        coarse = form.signed(2 ** (form.bits // 2 - 1))
-        if size.min(initial=coarse) < coarse:
-            rare = np.flatnonzero(size < coarse)
+        np.copyto(out, sizes.view(form.signed), casting="unsafe")
+        np.multiply(out, form.unit, out)
+        if sizes.min() < form.coarse:
+            rare = np.flatnonzero(sizes < form.coarse)
             fraction = (self.bits(rare.size) + 0.5) * 2.0**-64
-            out[rare] = (size[rare] + fraction) * 2.0**-width
-        np.log(out, out=out)
-        out *= real(-2.0)
-        total = _sum(out)
-        np.sqrt(out, out=out)
-        # Words and sizes differ in the sign bit alone.
-        np.bitwise_xor(words, size, out=size)
-        bits = out.view(form.signed)
-        bits |= size
-        return total
+            out[rare] = (sizes[rare] + fraction) * 2.0 ** (1 - form.bits)
+        np.log(out, out)
 
     # ------------------------------------------------------------------ one process, one stream
     def _rekey(self, key: bytes) -> None:
@@ -300,13 +329,29 @@ class KeystreamGenerator:
         )
 
 
+_PIECE = 4096
+
+
 def _sum(numbers: NDArray[Any]) -> float:
     """Add up in pieces: longer sums lose digits in float32, and NumPy's own takes twice as long."""
-    whole = numbers.size - numbers.size % 4096
-    pieces = np.einsum("ij->i", numbers[:whole].reshape(-1, 4096))
-    return float(pieces.sum(dtype=np.float64)) + float(numbers[whole:].sum(dtype=np.float64))
+    whole = numbers.size - numbers.size % _PIECE
+    total = float(np.add.reduce(numbers[whole:], dtype=np.float64))
+    if whole:
+        pieces = np.einsum("ij->i", numbers[:whole].reshape(-1, _PIECE))
+        total += float(np.add.reduce(pieces, dtype=np.float64))
+    return total
 
 
+def _stretch(out: NDArray[Any], logs: NDArray[Any], factor: NDArray[Any]) -> None:
+    """Multiply the points of the unit circle in `out` by radii, the roots of `factor` log u."""
+    np.multiply(logs, factor, logs)
+    np.sqrt(logs, logs)
+    cosines, sines = out[: logs.size], out[logs.size :]
+    np.multiply(cosines, logs, cosines)
+    np.multiply(sines, logs, sines)
+
+
+_HUGE_PAGE = 1 << 21
 _local = threading.local()
 
 
@@ -319,7 +364,11 @@ def scratch(dtype: Any, count: int) -> NDArray[Any]:
     size = np.dtype(dtype).itemsize * count
     memory: NDArray[np.uint8] | None = getattr(_local, "memory", None)
     if memory is None or memory.size < size:
-        memory = _local.memory = np.empty(size, dtype=np.uint8)
+        # NumPy asks for huge pages from 4 MiB on; they start at multiples of their size.
+        spare = _HUGE_PAGE if size >= _HUGE_PAGE else 0
+        memory = np.empty(size + spare, dtype=np.uint8)
+        memory = memory[-memory.ctypes.data % _HUGE_PAGE if spare else 0 :]
+        _local.memory = memory
     return memory[:size].view(dtype)
 
 

@@ -41,11 +41,20 @@ class Recorder(KeystreamGenerator):
 
     def fill_normal(self, out):
         outermost, self._inside = not self._inside, True  # an odd count asks for two more inside
-        square = super().fill_normal(out)
+        super().fill_normal(out)
         if outermost:
             self._inside = False
             self._keep("normal", out)
-        return square
+
+    def fill_sphere(self, out, radius):
+        super().fill_sphere(out, radius)
+        circle, logs = self._last_pairs
+        self._keep("normal", circle * np.sqrt(-2.0 * np.tile(logs, 2)))
+
+    def _pairs(self, out, form):
+        logs = super()._pairs(out, form)
+        self._last_pairs = out.copy(), logs.copy()
+        return logs
 
     def spawn(self, count):
         children = []
@@ -155,7 +164,7 @@ def make() -> dict[str, Any]:
         finally:
             direction.BLOCK, randomness.BLOCK = saved
     return {
-        "specification": "client-spec.md, version 1",
+        "specification": "client-spec.md, version 2",
         "numbers": numbers,
         "magnitudes": magnitudes,
         "directions": directions,

@@ -81,18 +81,16 @@ class Stream:
         if bits == 32:
             words = [half for word in words for half in (word & (2**32 - 1), word >> 32)]
         size = [word & (2 ** (bits - 1) - 1) for word in words[:pairs]]
-        rare = [i for i in range(pairs) if size[i] < 2 ** (bits // 2 - 1)]
-        u = [(s + 0.5) / 2 ** (bits - 1) for s in size]
+        rare = [i for i in range(pairs) if size[i] < 2 ** (bits // 2 - 5)]
         for i, word in zip(rare, self.words(len(rare)), strict=True):
-            u[i] = (size[i] + (word + 0.5) / 2**64) / 2 ** (bits - 1)
+            size[i] += (word + 0.5) / 2**64
         cosines, sines = [], []
         for i in range(pairs):
-            radius = math.sqrt(-2 * math.log(u[i]))
-            radius = -radius if words[i] >> (bits - 1) else radius
+            radius = math.sqrt(-2 * math.log(size[i] / 2 ** (bits - 1)))
             turn = words[pairs + i] - (2**bits if words[pairs + i] >> (bits - 1) else 0)
             y = turn / 2 ** (bits - 1)
             t = y * sum(c * y ** (2 * k) for k, c in enumerate(SINE))
-            cosines.append(radius * (1 - t * t))
+            cosines.append((-radius if turn % 2 else radius) * (1 - t * t))
             sines.append(radius * (t * math.sqrt(2 - t * t)))
         return cosines + sines
 
@@ -162,11 +160,12 @@ def direction(stream, vector, dot, length, bits=64, block=524_288):
     norm = math.sqrt(inner(vector, vector))
     if norm == 0:
         dot = 0.0
-    along, across = length * dot, length * math.sqrt((1 - dot) * (1 + dot))
+    along, across = length * dot, abs(length) * math.sqrt((1 - dot) * (1 + dot))
     dim = len(vector)
     count = -(-dim // block)
     if count == 1:
         return segment(stream, vector, along, across, bits, block)
+    count += count % 2
     starts = [i * (dim // 2) // count * 2 for i in range(count)] + [dim]
     parts = [vector[starts[i] : starts[i + 1]] for i in range(count)]
     share = [math.sqrt(inner(part, part)) / (norm or 1.0) for part in parts]
@@ -184,16 +183,17 @@ def direction(stream, vector, dot, length, bits=64, block=524_288):
 
 
 def segment(stream, vector, along, across, bits, block):
-    norm = math.sqrt(inner(vector, vector))
+    norm, dim = math.sqrt(inner(vector, vector)), len(vector)
     if norm == 0:
-        along, across, norm = 0.0, math.hypot(along, across), 1.0
+        g, across = stream.normals(dim, bits, block), math.hypot(along, across)
+        return [across * x / math.sqrt(inner(g, g)) for x in g]
+    g = stream.normals(dim // 2 * 2, bits, block)[: dim - 1]
     u = [x / norm for x in vector]
-    g = stream.normals(len(u), bits, block)
-    for _ in range(2):
-        component = inner(g, u)
-        g = [x - component * y for x, y in zip(g, u, strict=True)]
-    rest = math.sqrt(inner(g, g))
-    return [along * y + across * x / rest for x, y in zip(g, u, strict=True)]
+    x = [across * a / math.sqrt(inner(g, g)) for a in g] + [0.0]
+    k = inner(x, u) / (1 + abs(u[-1]))
+    out = [a + (along - k) * b for a, b in zip(x, u, strict=True)]
+    out[-1] -= math.copysign(k, k * u[-1])
+    return out
 
 
 def priv_unit(stream, case, vector, length):

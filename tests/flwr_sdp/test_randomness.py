@@ -17,11 +17,13 @@ from scipy import special
 from flwr_sdp import KeystreamGenerator, randomness, secure_generator, seeded_generator
 from flwr_sdp.randomness import BLOCK, as_generator
 from tests.statistics_helpers import (
+    DotLaw,
     assert_counts,
     assert_detects,
     assert_follows,
     assert_frequency,
     assert_mean_close,
+    random_unit,
 )
 
 DTYPES = [np.float32, np.float64]
@@ -334,19 +336,21 @@ def test_spawned_generators_are_keyed_by_the_stream():
 
 # ------------------------------------------------------------------ normals
 COUNT = 2_000_000
+KEY = 2  # the first of 32 bytes
 
 
 def box_muller(words, dtype):
     """Return the normals of a block: radii from the first half of its words, angles from the rest.
 
-    The sign bit of a radius's word turns the angle by half a circle.
+    The lowest bit of an angle's word turns its cosine round.
     """
     bits = 8 * np.dtype(dtype).itemsize
     radius_words, angle_words = np.split(words.view(f"<i{bits // 8}"), 2)
     magnitude = (radius_words & (2 ** (bits - 1) - 1)).astype(np.longdouble)
-    radius = np.sqrt(-2.0 * np.log((magnitude + 0.5) * 2.0 ** (1 - bits)))
-    angle = np.pi / 2 * (angle_words * 2.0 ** (1 - bits)) + np.pi * (radius_words < 0)
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    radius = np.sqrt(-2.0 * np.log(magnitude * 2.0 ** (1 - bits)))
+    angle = np.pi / 2 * (angle_words * 2.0 ** (1 - bits))
+    cosine = np.cos(angle) * (1 - 2 * (angle_words & 1))
+    return np.concatenate([radius * cosine, radius * np.sin(angle)])
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000, BLOCK + 5])
@@ -354,9 +358,9 @@ def test_normals_known_answer(size):
     """Box-Muller of the keystream, block by block: every word is used, and used once.
 
     A number without a partner, the last of an odd count, is the cosine of one more pair. With
-    float32, one radius in 65,536 takes another word; the last size has one such.
+    float32, one radius in 2^20 takes another word; the last size has one such.
     """
-    key = bytes(range(1, 33))
+    key = bytes(range(KEY, KEY + 32))
     for dtype, tolerance in ((np.float32, 2e-5), (np.float64, 1e-13)):
         even, expected, used = size - size % 2, [], 0
         counts = [min(BLOCK, even - start) for start in range(0, even, BLOCK)]
@@ -367,14 +371,15 @@ def test_normals_known_answer(size):
             expected.append(box_muller(words, dtype))
             if dtype is np.float32:
                 small = words.view("<i4")[: count // 2] & (2**31 - 1)
-                rare = np.flatnonzero(small < 2**15)
+                rare = np.flatnonzero(small < 2**11)
                 more = aes_ctr_words(key, used + rare.size)[used:]
                 used += rare.size
                 fraction = (more + 0.5) * 2.0**-64
                 exact = np.sqrt(-2.0 * np.log((small[rare] + fraction) * 2.0**-31))
-                coarse = np.sqrt(-2.0 * np.log((small[rare] + 0.5) * 2.0**-31))
+                coarse = np.sqrt(-2.0 * np.log(small[rare] * 2.0**-31))
                 for half in np.split(expected[-1], 2):
                     half[rare] *= exact / coarse
+                assert (rare.size > 0) == (count == BLOCK)
         rng = KeystreamGenerator(key, secure=False)
         np.testing.assert_allclose(
             rng.normal(size, dtype), np.concatenate(expected)[:size], rtol=0, atol=tolerance
@@ -451,21 +456,21 @@ def test_normals_mutants():
     assert_detects(check_pairs, reused.ravel())
 
 
-@pytest.mark.parametrize("word", [2**15, 2**20, 2**26, 2**31 - 2**20])
+@pytest.mark.parametrize("word", [2**11, 2**20, 2**26, 2**31 - 2**20])
 def test_float32_radius_follows_its_word(word):
     """The largest radius of a word alone lies beyond 4 standard deviations, a small one near 0."""
     out = np.empty(6, dtype=np.float32)
     for sign in (0, 2**31):
         GivenWords((word | sign) * (1 + 2**32)).fill_normal(out)
         radius = np.hypot(out[:3].astype(np.float64), out[3:])
-        expected = math.sqrt(-2.0 * math.log((word + 0.5) * 2.0**-31))
+        expected = math.sqrt(-2.0 * math.log(word * 2.0**-31))
         np.testing.assert_allclose(radius, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("size", [0, 1, 2**15 - 1])
+@pytest.mark.parametrize("size", [0, 1, 2**11 - 1])
 @pytest.mark.parametrize("more", [0, 2**40, 2**63, ALL_ONES])
 def test_float32_tail_takes_another_word(size, more):
-    """Below 2^15 another word says where in its interval the radius lies: to 11 deviations."""
+    """Below 2^11 another word says where in its interval the radius lies: to 11 deviations."""
     out = np.empty(2, dtype=np.float32)
     GivenWords(size, more).fill_normal(out)  # angle 0
     expected = math.sqrt(-2.0 * math.log((size + (more + 0.5) * 2.0**-64) * 2.0**-31))
@@ -474,28 +479,28 @@ def test_float32_tail_takes_another_word(size, more):
         assert expected > 11.0
 
 
-@pytest.mark.parametrize("word", [2**31, 2**46, 2**62])
+@pytest.mark.parametrize("word", [2**27, 2**46, 2**62])
 def test_float64_radius_follows_its_word(word):
     out = np.empty(6)
     for sign in (0, 2**63):
         GivenWords(word | sign).fill_normal(out)
-        expected = math.sqrt(-2.0 * math.log((word + 0.5) * 2.0**-63))
+        expected = math.sqrt(-2.0 * math.log(word * 2.0**-63))
         np.testing.assert_allclose(np.hypot(out[:3], out[3:]), expected, rtol=1e-14)
 
 
 def test_radii_far_in_the_tail_follow_their_law():
-    """KS test of 2,000 float32 radii of probability below 2^-16; false alarms: 6e-7.
+    """KS test of 2,000 float32 radii of probability below 2^-20; false alarms: 6e-7.
 
-    To be met with, they would take a hundred million pairs: here the first words are given. The
-    mutant has the resolution of four bits.
+    To be met with, they would take two billion pairs: here the first words are given. The mutant
+    has the resolution of four bits.
     """
     rng = seeded_generator(23)
     radii = []
-    for word, fraction in zip(rng.integers(2**15, 2000), rng.bits(2000), strict=True):
+    for word, fraction in zip(rng.integers(2**11, 2000), rng.bits(2000), strict=True):
         out = np.empty(2, dtype=np.float32)
         GivenWords(int(word), int(fraction)).fill_normal(out)
         radii.append(np.hypot(*out.astype(np.float64)))
-    tail = np.exp(-0.5 * np.array(radii) ** 2) * 2.0**16
+    tail = np.exp(-0.5 * np.array(radii) ** 2) * 2.0**20
     assert_follows(tail, lambda u: np.clip(u, 0.0, 1.0))
     assert_detects(assert_follows, np.floor(tail * 16) / 16, lambda u: np.clip(u, 0.0, 1.0))
 
@@ -517,15 +522,6 @@ def test_normals_of_any_size(size, dtype):
     assert samples.dtype == dtype
     assert np.all(np.isfinite(samples))
     assert len(np.unique(samples)) >= 0.98 * size  # float32 has few enough to meet twice
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [0, 1, 7, 5000, BLOCK + 9001])
-def test_normals_come_with_their_sum_of_squares(size, dtype):
-    out = np.empty(size, dtype)
-    total = seeded_generator(24).fill_normal(out)
-    exact = float(np.sum(out.astype(np.float64) ** 2))
-    assert total == pytest.approx(exact, rel=1e-6 if dtype is np.float32 else 1e-13)
 
 
 def test_normals_of_odd_sizes_have_the_right_law():
@@ -560,6 +556,68 @@ def test_normals_of_other_types_are_refused(dtype):
 def test_normals_are_not_put_where_they_would_be_wrong(out):
     with pytest.raises(TypeError, match=r"native order|contiguous array of one dimension"):
         seeded_generator(1).fill_normal(out)
+
+
+# ------------------------------------------------------------------ points of a sphere
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [2, 3, 4, 7, 1000, 4097, BLOCK, BLOCK + 1])
+def test_a_point_of_a_sphere_is_a_normal_vector_divided_by_its_length(size, dtype):
+    point = np.full(size, np.nan, dtype)
+    rng, same = (seeded_generator(25, size) for _ in range(2))
+    rng.fill_sphere(point, 3.5)
+    normals = same.normal(size - size % 2, dtype)[: size - 1].astype(np.float64)
+    tolerance = 1e-6 if dtype is np.float32 else 1e-13
+    expected = 3.5 * normals / np.linalg.norm(normals)
+    np.testing.assert_allclose(point[:-1], expected, rtol=tolerance, atol=tolerance**2)
+    assert point[-1] == 0.0
+    np.testing.assert_array_equal(rng.bits(1), same.bits(1))
+
+
+@pytest.mark.parametrize("size", [4, 5, 12])
+def test_points_are_uniform_on_the_sphere(size):
+    """2,000 points: KS tests of each coordinate and of a cosine; false alarms: 6e-7 each.
+
+    The mutants are a normal vector, one drawn towards the axes, and one from one half.
+    """
+    rng = seeded_generator(26, size)
+    points = np.empty((2000, size))
+    for point in points:
+        rng.fill_sphere(point, 1.0)
+    points = points[:, :-1]
+    law = DotLaw(size - 1)
+
+    def check(points):
+        np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1.0, rtol=1e-14)
+        for coordinate in points.T:
+            assert_follows(coordinate, law.uniform_cdf)
+        assert_follows(points @ random_unit(size - 1), law.uniform_cdf)
+
+    check(points)
+    assert_detects(check, np.random.default_rng(1).normal(size=points.shape))
+    assert_detects(check, points**3 / np.linalg.norm(points**3, axis=1, keepdims=True))
+    assert_detects(check, np.abs(points))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("radius", [0.0, 1e-30, 1e-16, 1.0, 1e16, 1e30])
+def test_radii_of_spheres_of_any_size(radius, dtype):
+    """Their squares leave float32."""
+    point = np.empty(10, dtype)
+    seeded_generator(27).fill_sphere(point, radius)
+    assert np.linalg.norm(point.astype(np.float64)) == pytest.approx(radius, rel=1e-6)
+
+
+def test_a_point_without_a_length_is_drawn_again():
+    """With the radius word at its largest and float32, the first pair has the radius 0."""
+    point, zero, other = np.empty(2, np.float32), 2**31 - 1, 2**20 + (2**29 << 32)
+    GivenWords(zero, other).fill_sphere(point, 2.0)
+    np.testing.assert_array_equal(point, [2.0, 0.0])
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK + 2])
+def test_spheres_of_other_sizes_are_refused(size):
+    with pytest.raises(ValueError, match=f"must have 2 to {BLOCK + 1} numbers; got {size}"):
+        seeded_generator(1).fill_sphere(np.empty(size), 1.0)
 
 
 def test_a_process_id_that_is_used_again_is_another_process(monkeypatch):

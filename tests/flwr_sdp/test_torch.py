@@ -171,7 +171,7 @@ def test_zero_rows_on_the_device():
     """2,000 zero rows: KS test of a cosine; false alarms: 6e-7. The mutant is folded in half."""
     rows, ones = torch.zeros(2000, 10, dtype=torch.float64), np.ones(2000)
     rng = torch.Generator().manual_seed(3)
-    outputs = draw_on_device(rows, torch.zeros(2000), 0.5 * ones, -2.0 * ones, rng).numpy()
+    outputs = draw_on_device(rows, np.zeros(2000), 0.5 * ones, -2.0 * ones, rng).numpy()
     np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 2.0, rtol=1e-12)
     cosines = outputs @ random_unit(10) / 2.0
     assert_follows(cosines, DotLaw(10).uniform_cdf)
