@@ -20,6 +20,8 @@ Array = Any
 # for each other wherever more processes than cores run.
 _PIECE = 4096
 
+_LARGEST = {name: float(np.finfo(name).max) for name in ("float32", "float64")}
+
 
 def is_tensor(array: Any) -> bool:
     """Return whether `array` is a torch tensor."""
@@ -39,7 +41,7 @@ def as_rows(name: str, array: Any, dim: int) -> Array:
     known = isinstance(array, np.ndarray) or is_tensor(array)
     if isinstance(array, np.ma.MaskedArray):  # what is masked would be released
         known, dtype = False, "MaskedArray"
-    if not known or dtype not in ("float32", "float64"):
+    if not known or dtype not in _LARGEST:
         raise ValueError(
             f"{name} must be a NumPy array or torch tensor of float32 or float64; got {dtype}"
         )
@@ -52,8 +54,8 @@ def as_rows(name: str, array: Any, dim: int) -> Array:
 
 def check_room(name: str, rows: Array, largest: float) -> None:
     """Raise ``ValueError`` where the largest output is not well within the dtype."""
-    room = np.finfo(str(rows.dtype).removeprefix("torch.")).max
-    if not 2.0 * largest <= float(room):
+    room = _LARGEST[str(rows.dtype).removeprefix("torch.")]
+    if not 2.0 * largest <= room:
         raise ValueError(
             f"{name} must be float64 at this budget, and the budget larger if it is; "
             f"{rows.dtype} has no room for {largest:g}"

@@ -28,7 +28,8 @@ A block and its keystream stay in the last cache, and each step takes long enoug
 take turns between steps, not to wait for each other.
 """
 
-_ZEROS = bytes(1 << 20)
+_ZEROS = memoryview(bytes(1 << 20))
+_FROM_ZERO = modes.CTR(bytes(16))
 # The cipher wants room for one more of its blocks, less a byte, behind what it writes.
 _SLACK = 15
 
@@ -142,11 +143,13 @@ class KeystreamGenerator:
         """Write `count` words to `buffer`, which has room for them and the slack, and view them."""
         if process() != self._process:
             self._after_fork()
+        if self._encryptor is None:
+            self._encryptor = Cipher(algorithms.AES256(self._key), _FROM_ZERO).encryptor()
+            self._key = b""
+        memory = buffer.data
         for start in range(0, 8 * count, len(_ZEROS)):
             stop = min(start + len(_ZEROS), 8 * count)
-            self._encryptor.update_into(
-                memoryview(_ZEROS)[: stop - start], buffer.data[start : stop + _SLACK]
-            )
+            self._encryptor.update_into(_ZEROS[: stop - start], memory[start : stop + _SLACK])
         return buffer[: 8 * count].view("<u8")
 
     def spawn(self, count: int) -> list[KeystreamGenerator]:
@@ -310,7 +313,9 @@ class KeystreamGenerator:
 
     # ------------------------------------------------------------------ one process, one stream
     def _rekey(self, key: bytes) -> None:
-        self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+        # The cipher is made at its first use, by the thread that uses it.
+        self._key = key
+        self._encryptor: Any = None
         self._process = process()
 
     def _after_fork(self) -> None:
