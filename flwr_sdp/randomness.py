@@ -125,6 +125,10 @@ class KeystreamGenerator:
     Not safe to share between threads; make one per thread instead, which is cheap.
     """
 
+    _key: bytes
+    _encryptor: Any
+    _process: tuple[int, int]
+
     def __init__(self, key: bytes, *, secure: bool) -> None:
         self._secure = secure
         self._rekey(key)
@@ -314,8 +318,7 @@ class KeystreamGenerator:
     # ------------------------------------------------------------------ one process, one stream
     def _rekey(self, key: bytes) -> None:
         # The cipher is made at its first use, by the thread that uses it.
-        self._key = key
-        self._encryptor: Any = None
+        self._key, self._encryptor = key, None
         self._process = process()
 
     def _after_fork(self) -> None:
