@@ -24,6 +24,7 @@ Each segment is thus drawn like a short vector of its own.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
@@ -259,15 +260,19 @@ def _bounds(dim: int) -> list[tuple[int, int]]:
 def _map(function: Callable[[Any], Any], items: list[Any], threads: int) -> list[Any]:
     """Return the results of all items, shared by the calling thread and its helpers."""
     results: list[Any] = [None] * len(items)
-    todo = iter(enumerate(items))  # each item is taken once, by whoever comes first
+    todo = deque(enumerate(items))
 
     def work() -> None:
-        try:
-            for i, item in todo:
+        while True:
+            try:
+                i, item = todo.popleft()
+            except IndexError:
+                return
+            try:
                 results[i] = function(item)
-        except BaseException:
-            list(todo)  # the others do not begin another one
-            raise
+            except BaseException:
+                todo.clear()  # the others do not begin another one
+                raise
 
     helpers = min(threads, len(items)) - 1
     futures = [_pool(process(), helpers).submit(work) for _ in range(helpers)]
