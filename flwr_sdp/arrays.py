@@ -129,10 +129,12 @@ class NumPyRow:
         return float(a[-1])
 
     @staticmethod
-    def combine(a: Array, _of_a: None, b: Array, of_b: float) -> None:
-        """Add a multiple of `b` to `a`, which has its length already."""
+    def combine(a: Array, of_a: float | None, b: Array, of_b: float) -> None:
+        """Turn `a` into a combination of it and `b`; without `of_a` it has its length already."""
         product = scratch(a.dtype, a.size)
         np.multiply(b, a.dtype.type(of_b), product)
+        if of_a is not None:
+            a *= a.dtype.type(of_a)
         np.add(a, product, a)
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +37,9 @@ from flwr_sdp.arrays import Array, NumPyRow, NumPyRows, TorchRows, norm
 from flwr_sdp.randomness import BLOCK, FloatArray, KeystreamGenerator, process
 
 Floats = NDArray[np.float64]
+
+# Products and quotients of lengths between these are well within float32.
+_SMALL, _LARGE = 1e-9, 1e9
 
 # In more dimensions than these, normal numbers are never all 0.
 _FEW = 8
@@ -201,9 +204,12 @@ def _draw_row(out: FloatArray, row: FloatArray, aim: list[float], rng: Keystream
             rng.fill_normal(out)
             length = norm(out)
         out *= out.dtype.type(across / length)
-    else:
+    elif _SMALL < across < _LARGE and _SMALL < norm_of_row < _LARGE:
         rng.fill_sphere(out, across)
         _reflect(NumPyRow, out, row, norm_of_row, along)
+    else:
+        rng.fill_sphere(out, 1.0)
+        _reflect(NumPyRow, out, row / row.dtype.type(norm_of_row), 1.0, along, across)
 
 
 def _draw_rows(out: FloatArray, rows: FloatArray, aims: Floats, rng: KeystreamGenerator) -> None:
@@ -275,10 +281,13 @@ def _map(function: Callable[[Any], Any], items: list[Any], threads: int) -> list
                 raise
 
     helpers = min(threads, len(items)) - 1
-    futures = [_pool(process(), helpers).submit(work) for _ in range(helpers)]
+    futures: list[Future[None]] = []
     try:
+        for _ in range(helpers):
+            futures.append(_pool(process(), helpers).submit(work))
         work()
     finally:
+        todo.clear()
         wait(futures)  # they hold the caller's arrays
     for future in futures:
         future.result()

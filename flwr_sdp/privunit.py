@@ -60,8 +60,8 @@ class PrivUnit:
     **Accuracy.** Unbiased: ``E[Z | u] = u``. Every output has norm :attr:`scale`, and
     ``E|Z - u|^2 = scale**2 - 1``.
 
-    **Cost.** O(dim) time, one pass; memory is the input, the output, and up to 4 MiB (float32) or
-    6 MiB (float64) that each thread keeps.
+    **Cost.** O(dim) time, one pass; memory is the input, the output, and up to 5 MiB (float32) or
+    8 MiB (float64) that each thread keeps.
 
     **Floating point.** The guarantee is that of the real-number mechanism. Outputs are rounded to
     the dtype of the input, so their last bits may depend on more than the theorem allows for.

@@ -60,8 +60,9 @@ class _Format:
     def __init__(self, real: Any, sine: tuple[float, ...]) -> None:
         """Take the coefficients of P, lowest first.
 
-        sqrt(2) sin(pi y / 4) = y P(y^2) on [-1, 1], P the minimax polynomial in relative terms. In
-        z = shrink * y it is z Q(z^2) with 1 as the leading coefficient of Q, an operation less.
+        sqrt(2) sin(pi y / 4) = y P(y^2) on [-1, 1], P the minimax polynomial in relative terms, to
+        less than a rounding. In z = shrink * y it is z Q(z^2) with 1 as the leading coefficient of
+        Q, an operation less.
         """
         self.real = real
         self.bits = bits = 8 * int(np.dtype(real).itemsize)
@@ -90,7 +91,7 @@ class _Format:
 
 _FORMATS: dict[Any, _Format] = {
     np.float32: _Format(
-        np.float32,  # to 3.2e-9
+        np.float32,
         (
             1.1107207309428545,
             -0.11419128578241460,
@@ -99,7 +100,7 @@ _FORMATS: dict[Any, _Format] = {
         ),
     ),
     np.float64: _Format(
-        np.float64,  # to 1.9e-21
+        np.float64,
         (
             1.1107207345395916,
             -0.11419139843742873,
@@ -125,10 +126,6 @@ class KeystreamGenerator:
     Not safe to share between threads; make one per thread instead, which is cheap.
     """
 
-    _key: bytes
-    _encryptor: Any
-    _process: tuple[int, int]
-
     def __init__(self, key: bytes, *, secure: bool) -> None:
         self._secure = secure
         self._rekey(key)
@@ -147,9 +144,6 @@ class KeystreamGenerator:
         """Write `count` words to `buffer`, which has room for them and the slack, and view them."""
         if process() != self._process:
             self._after_fork()
-        if self._encryptor is None:
-            self._encryptor = Cipher(algorithms.AES256(self._key), _FROM_ZERO).encryptor()
-            self._key = b""
         memory = buffer.data
         for start in range(0, 8 * count, len(_ZEROS)):
             stop = min(start + len(_ZEROS), 8 * count)
@@ -245,11 +239,14 @@ class KeystreamGenerator:
         out : ndarray
             As for :meth:`fill_normal`, of 2 to ``BLOCK + 1`` numbers.
         radius : float
-            Of the sphere in ``out.size - 1`` dimensions; at least 0.
+            Of the sphere in ``out.size - 1`` dimensions; from 1e-10 to 1e10, of which float32
+            holds the squares.
         """
         form = _Format.of(out)
         if not 2 <= out.size <= BLOCK + 1:
             raise ValueError(f"out must have 2 to {BLOCK + 1} numbers; got {out.size}")
+        if not 1e-10 <= radius <= 1e10:
+            raise ValueError(f"radius must be from 1e-10 to 1e10; got {radius!r}")
         pairs, total = out.size // 2, 0.0
         while not total > 0.0:
             logs = self._pairs(out[: 2 * pairs], form)
@@ -257,12 +254,7 @@ class KeystreamGenerator:
                 total = -_sum(logs)
             else:  # of the last pair only the cosine is kept
                 total = -_sum(logs[:-1]) - float(logs[-1]) * float(out[pairs - 1]) ** 2
-        factor = radius * radius / total
-        if 1e-25 < factor < 1e25:
-            _stretch(out[: 2 * pairs], logs, np.array(-factor, form.real))
-        else:  # squared, the numbers could leave the type
-            _stretch(out[: 2 * pairs], logs, form.minus_two)
-            out *= form.real(radius / math.sqrt(2.0 * total))
+        _stretch(out[: 2 * pairs], logs, np.array(-radius * radius / total, form.real))
         out[-1] = 0.0
 
     def _pairs(self, out: NDArray[Any], form: _Format) -> NDArray[Any]:
@@ -317,8 +309,7 @@ class KeystreamGenerator:
 
     # ------------------------------------------------------------------ one process, one stream
     def _rekey(self, key: bytes) -> None:
-        # The cipher is made at its first use, by the thread that uses it.
-        self._key, self._encryptor = key, None
+        self._encryptor = Cipher(algorithms.AES256(key), _FROM_ZERO).encryptor()
         self._process = process()
 
     def _after_fork(self) -> None:

@@ -120,7 +120,7 @@ def make() -> dict[str, Any]:
         for i in range(2)
     ]
     directions, reports = [], []
-    # The last two are cut at 6 coordinates, as vectors of more than 524,288 are cut there.
+    # The last three are cut at 6 coordinates, as vectors of more than 524,288 are cut there.
     for dim, epsilon, dtype, block in (
         (2, 3.0, np.float64, 524_288),
         (3, 3.0, np.float64, 524_288),
@@ -130,6 +130,7 @@ def make() -> dict[str, Any]:
         (70, 30.0, np.float32, 524_288),
         (17, 6.0, np.float64, 6),
         (30, 15.0, np.float64, 6),
+        (23, 8.0, np.float32, 6),
     ):
         mechanism = PrivUnit.from_epsilon(dim, epsilon)
         unit = unit_vector(dim).astype(dtype)
@@ -148,11 +149,14 @@ def make() -> dict[str, Any]:
             product = SeparatedMechanism(
                 direction=mechanism, magnitude=ScalarDP.from_epsilon(4.0, 2.0)
             )
-            for length in (0.0, 1.5, 9.0):
-                update = (length * unit_vector(dim)).astype(dtype)
+            updates = {f"{length:g}": length * unit_vector(dim) for length in (0.0, 1.5, 9.0)}
+            if block < dim:
+                updates["1.5, first segments zero"] = 1.5 * unit_vector(dim) * (np.arange(dim) > 8)
+            for what, values in updates.items():
+                update = values.astype(dtype)
                 reports.append(
                     record(
-                        f"report {dim} {epsilon:g} {np.dtype(dtype)} {length:g}",
+                        f"report {dim} {epsilon:g} {np.dtype(dtype)} {what}",
                         lambda rng, m=product, u=update: m.privatize(u, rng),
                         **direction_fields(mechanism, dtype, block),
                         epsilon_magnitude=4.0,

@@ -139,6 +139,42 @@ def test_zero_vector_gets_a_random_direction(dim):
         assert_detects(assert_follows, np.abs(cosines), DotLaw(dim).uniform_cdf)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_zero_rows_among_others(dtype):
+    """1,500 pairs of rows in a block, the first of each zero; false alarms: 2e-6 a case.
+
+    A zero row has all of its coordinates random, the last one too, which the others get otherwise.
+    The mutants lose it, and have the law of the other rows.
+    """
+    dim, count = 6, 1500
+    vector = random_unit(dim).astype(dtype)
+    rows = np.tile(np.stack([np.zeros(dim, dtype), vector]), (count, 1))
+    full = (np.full(2 * count, value) for value in (0.3, 2.0))
+    outputs = draw(rows, segment_norms(rows), *full, seeded_generator(84)).astype(np.float64)
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 2.0, rtol=2e-6)
+    np.testing.assert_allclose(outputs[1::2] @ vector.astype(np.float64), 0.6, atol=4e-6)
+
+    def check(lost):
+        for coordinate in (lost[:, 0], lost[:, -1], lost @ random_unit(dim, seed=1)):
+            assert_follows(coordinate / 2.0, DotLaw(dim).uniform_cdf)
+
+    check(outputs[::2])
+    assert_detects(check, outputs[::2] * (np.arange(dim) < dim - 1))
+    assert_detects(check, outputs[1::2])
+
+
+@pytest.mark.parametrize("norm", [1e-16, 1e-10, 1e-3, 1e3, 1e12, 1e18])
+@pytest.mark.parametrize("length", [0.0, 1e-20, 1e-3, 1e3, 1e20])
+@pytest.mark.parametrize("dim", [3, 400])
+def test_norms_and_lengths_of_any_size(dim, length, norm):
+    """Their products and quotients leave float32."""
+    unit = random_unit(dim)
+    vector = (norm * unit).astype(np.float32)
+    output = draws(vector, 0.3, 1, "size", dim, length=length)[0]
+    assert np.linalg.norm(output) == pytest.approx(length, rel=2e-6)
+    assert output @ unit == pytest.approx(0.3 * length, rel=1e-5)
+
+
 @pytest.mark.usefixtures("short_blocks")
 @pytest.mark.parametrize("dim", [5, 16])
 def test_negative_lengths_turn_what_lies_along_the_vector_round(dim):
@@ -272,6 +308,34 @@ def test_an_error_in_a_thread_is_raised_when_all_have_stopped(monkeypatch):
         with pytest.raises(RuntimeError, match="no keystream"):
             mechanism.privatize(unit, seeded_generator(82), threads=threads)
         assert len(started) == len(finished) + 1 <= threads
+
+
+def test_a_thread_that_cannot_start_leaves_nothing_at_work(monkeypatch):
+    """The one that has started may finish its segment, and begins no other."""
+    drawn = []
+
+    class Pool(direction.ThreadPoolExecutor):
+        submitted = 0
+
+        def submit(self, work):
+            self.submitted += 1
+            if self.submitted == 2:
+                raise RuntimeError("can't start new thread")
+            return super().submit(work)
+
+    def draw_row(out, row, aim, rng):
+        time.sleep(0.05)
+        drawn.append(1)
+
+    unit = random_unit(8 * randomness.BLOCK, dtype=np.float32)
+    norms, one = segment_norms(unit[None]), np.ones(1)
+    with Pool(2) as pool:
+        monkeypatch.setattr(direction, "_pool", lambda process, threads: pool)
+        monkeypatch.setattr(direction, "_draw_row", draw_row)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            draw(unit[None], norms, 0.5 * one, one, seeded_generator(85), threads=3)
+        count = len(drawn)
+    assert count == len(drawn) <= 1
 
 
 @pytest.mark.parametrize("dim", [10, 30])

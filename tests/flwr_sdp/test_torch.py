@@ -178,6 +178,43 @@ def test_zero_rows_on_the_device():
     assert_detects(assert_follows, np.abs(cosines), DotLaw(10).uniform_cdf)
 
 
+def test_zero_rows_among_others_on_the_device():
+    """1,500 pairs of rows: KS tests of a zero row's first and last coordinate; false alarms: 1e-6.
+
+    The last one is 0 where a row has a direction, before it is turned. The mutants lose it, and
+    have the law of the other rows.
+    """
+    dim, unit = 6, random_unit(6)
+    rows = torch.tensor(np.tile(np.stack([np.zeros(dim), unit]), (1500, 1)))
+    norms, ones = np.tile([0.0, 1.0], 1500), np.ones(3000)
+    rng = torch.Generator().manual_seed(4)
+    outputs = draw_on_device(rows, norms, 0.3 * ones, 2.0 * ones, rng).numpy()
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 2.0, rtol=1e-12)
+    np.testing.assert_allclose(outputs[1::2] @ unit, 0.6, atol=1e-12)
+
+    def check(lost):
+        for coordinate in (lost[:, 0], lost[:, -1]):
+            assert_follows(coordinate / 2.0, DotLaw(dim).uniform_cdf)
+
+    check(outputs[::2])
+    assert_detects(check, outputs[::2] * (np.arange(dim) < dim - 1))
+    assert_detects(check, outputs[1::2])
+
+
+def test_noise_of_zeros_is_drawn_again_on_the_device(monkeypatch):
+    normal, calls = torch.Tensor.normal_, []
+
+    def zeros_at_first(self, **options):
+        calls.append(1)
+        return self.zero_() if len(calls) == 1 else normal(self, **options)
+
+    monkeypatch.setattr(torch.Tensor, "normal_", zeros_at_first)
+    rows, one = torch.tensor([[0.0, 2.0]]), np.ones(1)
+    out = draw_on_device(rows, 2.0 * one, 0.6 * one, one, torch.Generator().manual_seed(1))
+    np.testing.assert_allclose(out.norm(), 1.0, rtol=1e-6)
+    assert len(calls) == 2
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_corners_on_the_device(dtype):
     """4,000 outputs: coordinates, their mean, and how many agree; false alarms: 1e-5."""
