@@ -37,12 +37,12 @@ TRAINED = {
     "weight": np.linspace(0.0, 3.0, 12, dtype=np.float32).reshape(3, 4),
     "bias": np.linspace(2.0, 3.0, 4),
     "bn.running_mean": np.array([0.75, 0.375], np.float32),
-    "steps": np.array([4711, 4712], np.int64),
+    "steps": np.array([47110815, 47110816], np.int64),
 }
 
 
 def train(message, _context):
-    metrics = MetricRecord({"num-examples": 4711, "loss": SECRET.number})
+    metrics = MetricRecord({"num-examples": 47110815, "loss": SECRET.number})
     reply = RecordDict({"arrays": record(TRAINED), "metrics": metrics})
     return Message(reply, reply_to=message)
 
@@ -70,7 +70,7 @@ def with_protect(**options):
 
 
 GOOD = pytest.mark.parametrize("app_of", [with_mod, with_protect])
-SECRETS = [4711, SECRET.number, "loss", *TRAINED.values()]
+SECRETS = [47110815, SECRET.number, "loss", *TRAINED.values()]
 
 
 # ------------------------------------------------------------------ good apps
@@ -174,11 +174,11 @@ def turns_arrays_around(reply):
 
 
 def sends_the_count(reply):
-    reply.content["metrics"]["num-examples"] = 4711
+    reply.content["metrics"]["num-examples"] = 47110815
 
 
 def sends_the_count_like_a_legacy_client(reply):
-    reply.content["more"] = MetricRecord({"num_examples": 4711})
+    reply.content["more"] = MetricRecord({"num_examples": 47110815})
 
 
 def sends_a_buffer(name):
@@ -391,7 +391,7 @@ def test_bytes_of_a_reply_are_all_that_leaves():
     for part in (b"train.again", b"message-7", b"group-8", b"arrays", b"weight", b"num-examples"):
         assert part in sent
     assert all(array.tobytes() in sent for array in TRAINED.values())
-    assert b"4711" in sent
+    assert b"47110815" in sent
     assert np.float64(SECRET.number).tobytes() in sent
     failed = Message(Error(6, SECRET.text), reply_to=asked)
     assert SECRET.text.encode() in reply_bytes(failed)
@@ -442,12 +442,12 @@ def test_it_needs_no_fixture():
 
 # ------------------------------------------------------------------ known gaps
 def hides_the_count(reply):
-    content = {"more": MetricRecord({"num-examples": 4711}), **reply.content}
+    content = {"more": MetricRecord({"num-examples": 47110815}), **reply.content}
     reply.content = RecordDict(content)
 
 
 def hides_a_text(reply):
-    reply.content["more"] = ConfigRecord({"message": SECRET.text, "code": 4711})
+    reply.content["more"] = ConfigRecord({"message": SECRET.text, "code": 47110815})
 
 
 def renames_a_dtype(reply):
