@@ -256,12 +256,13 @@ def test_released_bytes_are_withheld(app_of, wrap):
     ],
 )
 def test_widths_may_be_mixed(dtypes, bits):
-    weights = [np.full(5, 0.5 * i, dtype) for i, dtype in enumerate(dtypes)]
+    # Small enough for float16 to show every change.
+    weights = [np.full(5, 0.01 * i, dtype) for i, dtype in enumerate(dtypes)]
     got = weights_of(fit(behind_mod(Numbers), weights))
     assert [array.dtype for array in got] == dtypes
     assert max(array.dtype.itemsize * 8 for array in got) == bits
     for before, after in zip(weights, got, strict=True):
-        assert not np.array_equal(after, before)  # one number may stay, in float16
+        assert np.all(after != before)
 
 
 def test_order_is_kept_beyond_ten_arrays():

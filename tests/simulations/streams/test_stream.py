@@ -91,7 +91,7 @@ def test_covariance_reaches_the_asymptotic_law():
     """Corollary priv-asympt, in three dimensions.
 
     The squared error is above the law by 40% with 2,000 users, by 17% with 8,000 and by 6% with
-    20,000 (four seeds of 200 trials each). Here 8,000 users and 100 trials: standard error 10%, 5
+    20,000 (four seeds of 200 trials each). Here 8,000 users and 100 trials: standard error 10%, 4
     of them. The law of half the budget is refused.
     """
     few = dataclasses.replace(SMALL, dim=3, num_users=8_000, trials=100, stepsize_factor=0.5)
@@ -101,7 +101,7 @@ def test_covariance_reaches_the_asymptotic_law():
     def check(epsilon):
         moment = theory.second_moment(risk, few.mechanism(epsilon))
         expected = theory.asymptotic_square_error(risk, moment, few.num_users)
-        assert_mean_close(errors, expected)
+        assert_mean_close(errors, expected, n_sigma=4.0)
 
     check(12.0)
     assert_detects(check, 6.0)
