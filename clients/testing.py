@@ -113,7 +113,7 @@ def assert_only_private(
     secrets : iterable
         Texts, numbers or arrays, such as an example of the data or a trained layer, that must not
         be found in the replies, in any of the usual widths. Let numbers have eight digits or so:
-        four of them occur by chance in the identifier of a message, once in a thousand.
+        short ones occur by chance.
 
     Returns
     -------

@@ -11,14 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from flwr_sdp.randomness import FloatArray, scratch
+from flwr_sdp.randomness import PIECE, FloatArray, scratch
 
 Array = Any
 """A NumPy array or a torch tensor."""
-
-# Longer sums lose digits in float32, and BLAS brings its threads to those above 10,000, which wait
-# for each other wherever more processes than cores run.
-_PIECE = 4096
 
 _LARGEST = {name: float(np.finfo(name).max) for name in ("float32", "float64")}
 
@@ -95,7 +91,7 @@ class NumPyRows:
     @staticmethod
     def dots(a: Array, b: Array) -> Array:
         """Return the dot product of each pair of rows."""
-        if a.shape[1] <= _PIECE:
+        if a.shape[1] <= PIECE:
             return np.matmul(a[:, None, :], b[:, :, None])[:, 0, 0].astype(np.float64)
         return np.array([dot(x, y) for x, y in zip(a, b, strict=True)])
 
@@ -173,7 +169,7 @@ def norm(vector: FloatArray) -> float:
 def dot(a: FloatArray, b: FloatArray) -> float:
     """Return the dot product of two vectors, summed up in pieces."""
     # NumPy keeps its lock, and other threads waiting, for 500 products or fewer.
-    piece = min(max(a.size // 512, 512), _PIECE)
+    piece = min(max(a.size // 512, 512), PIECE)
     whole = a.size - a.size % piece
     total = float(np.dot(a[whole:], b[whole:]))
     if whole:

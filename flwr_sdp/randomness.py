@@ -328,15 +328,20 @@ class KeystreamGenerator:
         )
 
 
-_PIECE = 4096
+PIECE = 4096
+"""Numbers added up at a time.
+
+Longer sums lose digits in float32, and BLAS brings its threads to those above 10,000, which wait
+for each other wherever more processes than cores run.
+"""
 
 
 def _sum(numbers: NDArray[Any]) -> float:
-    """Add up in pieces: longer sums lose digits in float32, and NumPy's own takes twice as long."""
-    whole = numbers.size - numbers.size % _PIECE
+    """Add up in pieces; NumPy's own sum of a whole, which loses no digits, takes twice as long."""
+    whole = numbers.size - numbers.size % PIECE
     total = float(np.add.reduce(numbers[whole:], dtype=np.float64))
     if whole:
-        pieces = np.einsum("ij->i", numbers[:whole].reshape(-1, _PIECE))
+        pieces = np.einsum("ij->i", numbers[:whole].reshape(-1, PIECE))
         total += float(np.add.reduce(pieces, dtype=np.float64))
     return total
 
