@@ -19,6 +19,11 @@ chi-square numbers :math:`\chi_b`, of one degree less than the segment has coord
 :math:`T^2 = |a|^2 + \sum\chi_b`, the segment of h has the component :math:`a_b / T` along its
 segment of u and is in all other directions uniformly random with length :math:`\sqrt{\chi_b} / T`.
 Each segment is thus drawn like a short vector of its own.
+
+What comes out is rounded to a grid that depends on L alone. The numbers that normals can be in
+floating point lie on lattices of their own. They would show where u is 0, and whoever guesses all
+of u could take it away from the output and see whether a lattice is left (Mironov, CCS 2012, doi
+10.1145/2382196.2382264, for the Laplace mechanism).
 """
 
 from __future__ import annotations
@@ -38,8 +43,11 @@ from flwr_sdp.randomness import BLOCK, FloatArray, KeystreamGenerator, process
 
 Floats = NDArray[np.float64]
 
-# Products and quotients of lengths between these are well within float32.
+# Products and quotients of norms between these and lengths are well within float32.
 _SMALL, _LARGE = 1e-9, 1e9
+
+# Bits of the longest coordinate there can be: those of the type less the ones that noise lacks.
+_GRID_BITS = {np.dtype(np.float32): 21, np.dtype(np.float64): 41}
 
 # In more dimensions than these, normal numbers are never all 0.
 _FEW = 8
@@ -70,6 +78,8 @@ def draw(
 ) -> FloatArray:
     """Return random vectors of the given lengths at the given dot products with the rows.
 
+    Their coordinates are multiples of :func:`grid_of` the length.
+
     Parameters
     ----------
     rows : ndarray
@@ -85,22 +95,34 @@ def draw(
     """
     out = np.empty(rows.shape, rows.dtype)  # whatever the order of the rows in memory
     dots = np.where(norms.any(axis=1), dots, 0.0)
-    along, across = lengths * dots, np.abs(lengths) * np.sqrt((1.0 - dots) * (1.0 + dots))
+    grids = grid_of(lengths, rows.dtype)
+    lengths = lengths / grids  # all lengths from here on are in units of the grid
+    along, across = _parts(lengths, dots)
     if norms.shape[1] > 1:
         for i in range(len(rows)):
-            lengths_of_parts = float(along[i]), float(across[i])
-            _draw_in_segments(out[i], rows[i], norms[i], *lengths_of_parts, rng, threads)
+            facts = float(along[i]), float(across[i]), float(grids[i])
+            _draw_in_segments(out[i], rows[i], norms[i], *facts, rng, threads)
         return out
     aims = _aims(norms[:, 0], along, across, rows.dtype)
     count = BLOCK // rows.shape[1]
     if len(rows) == 1 or count == 1:
-        for row_out, row, aim in zip(out, rows, aims.tolist(), strict=True):
-            _draw_row(row_out, row, aim, rng)
+        for row_out, row, aim, grid in zip(out, rows, aims.tolist(), grids, strict=True):
+            _draw_row(row_out, row, aim, grid, rng)
         return out
     for start in range(0, len(rows), count):
         part = slice(start, start + count)
-        _draw_rows(out[part], rows[part], aims[part], rng)
+        _draw_rows(out[part], rows[part], aims[part], grids[part], rng)
     return out
+
+
+def grid_of(lengths: Floats, dtype: Any) -> Floats:
+    """Return of what powers of two the coordinates of vectors of these lengths are multiples.
+
+    2^-21 to 2^-20 of the length in float32, 2^-41 to 2^-40 in float64.
+    """
+    exponents = np.frexp(lengths)[1] - _GRID_BITS[np.dtype(dtype)]
+    smallest = float(np.finfo(dtype).smallest_subnormal)
+    return np.maximum(np.ldexp(1.0, exponents), smallest)
 
 
 def draw_on_device(
@@ -108,16 +130,16 @@ def draw_on_device(
 ) -> Array:
     """Do what :func:`draw` does for tensors on an accelerator, with its own generator.
 
-    Rows are not cut: there is no cache to keep. `norms` has shape ``(n,)``. They may be on the
-    device if no row is zero. Nothing waits for the device, except in few dimensions, where a row
-    may have to be drawn again.
+    Rows are not cut, there is no cache to keep, nor rounded to a grid: such a generator is not
+    secure anyway. `norms` has shape ``(n,)``. They may be on the device if no row is zero. Nothing
+    waits for the device, except in few dimensions, where a row may have to be drawn again.
     """
     torch = sys.modules["torch"]
 
     def tensor(numbers: Any) -> Array:
         return torch.as_tensor(numbers, dtype=rows.dtype).to(rows.device, non_blocking=True)
 
-    along, across = lengths * dots, np.abs(lengths) * np.sqrt((1.0 - dots) * (1.0 + dots))
+    along, across = _parts(lengths, dots)
     lost = np.zeros(0)
     if isinstance(norms, np.ndarray):
         aims = _aims(norms, along, across, str(rows.dtype).removeprefix("torch."))
@@ -139,6 +161,11 @@ def draw_on_device(
 
 
 # ---------------------------------------------------------------------- the mathematics
+def _parts(lengths: Floats, dots: Floats) -> tuple[Floats, Floats]:
+    """Return the lengths along the row, which may be negative, and across."""
+    return lengths * dots, np.abs(lengths) * np.sqrt((1.0 - dots) * (1.0 + dots))
+
+
 def _aims(norms: Floats, along: Floats, across: Floats, dtype: Any) -> Floats:
     """Return what to aim at for each row, shape ``(n, 4)``.
 
@@ -195,7 +222,9 @@ def sample_chi_squares(freedom: Floats, rng: KeystreamGenerator) -> Floats:
     return draws
 
 
-def _draw_row(out: FloatArray, row: FloatArray, aim: list[float], rng: KeystreamGenerator) -> None:
+def _draw_row(
+    out: FloatArray, row: FloatArray, aim: list[float], grid: float, rng: KeystreamGenerator
+) -> None:
     """Draw a row, or a segment of one, that fits into a block."""
     norm_of_row, along, across, lost = aim
     if lost:
@@ -204,15 +233,18 @@ def _draw_row(out: FloatArray, row: FloatArray, aim: list[float], rng: Keystream
             rng.fill_normal(out)
             length = norm(out)
         out *= out.dtype.type(across / length)
-    elif _SMALL < across < _LARGE and _SMALL < norm_of_row < _LARGE:
+    elif across > _SMALL and _SMALL < norm_of_row < _LARGE:
         rng.fill_sphere(out, across)
         _reflect(NumPyRow, out, row, norm_of_row, along)
     else:
         rng.fill_sphere(out, 1.0)
         _reflect(NumPyRow, out, row / row.dtype.type(norm_of_row), 1.0, along, across)
+    _round(out, out.dtype.type(grid))
 
 
-def _draw_rows(out: FloatArray, rows: FloatArray, aims: Floats, rng: KeystreamGenerator) -> None:
+def _draw_rows(
+    out: FloatArray, rows: FloatArray, aims: Floats, grids: Floats, rng: KeystreamGenerator
+) -> None:
     """Draw rows that fit into a block together."""
     norms, along, across, lost = aims.T
     while True:
@@ -222,6 +254,13 @@ def _draw_rows(out: FloatArray, rows: FloatArray, aims: Floats, rng: KeystreamGe
         if not np.any(square <= 0):  # as above
             break
     _reflect(NumPyRows, out, rows, norms, along, across / np.sqrt(square))
+    _round(out, grids.astype(out.dtype)[:, None])
+
+
+def _round(out: FloatArray, grid: Any) -> None:
+    """Take the nearest multiples of the grid, in which `out` is counted."""
+    np.rint(out, out)
+    np.multiply(out, grid, out)
 
 
 def _draw_in_segments(
@@ -230,6 +269,7 @@ def _draw_in_segments(
     norms: Floats,
     along: float,
     across: float,
+    grid: float,
     rng: KeystreamGenerator,
     threads: int,
 ) -> None:
@@ -245,7 +285,7 @@ def _draw_in_segments(
 
     def draw_segment(segment: tuple[tuple[int, int], list[float], KeystreamGenerator]) -> None:
         (low, high), aim, stream = segment
-        _draw_row(out[low:high], row[low:high], aim, stream)
+        _draw_row(out[low:high], row[low:high], aim, grid, stream)
 
     # Each segment has a stream of its own, so that it may be drawn by any thread.
     segments = zip(bounds, aims.tolist(), rng.spawn(len(bounds)), strict=True)

@@ -127,7 +127,7 @@ def sample_matches(cap: HypercubeCap, inside: bool, rng: KeystreamGenerator) -> 
     """Draw the number of matches given that it lies inside (or outside) the cap.
 
     Inverts the distribution, in O(sqrt(dim)) and without rejection. Every probability is right to
-    double precision in relative terms, those of the tails included, down to tails of 1e-20.
+    1e-8 in relative terms, those of the tails included, down to tails of 1e-20.
     """
     return _law_of_matches(cap, inside).draw(rng)
 

@@ -63,8 +63,10 @@ class PrivUnit:
     **Cost.** O(dim) time, one pass; memory is the input, the output, and up to 5 MiB (float32) or
     8 MiB (float64) that each thread keeps.
 
-    **Floating point.** The guarantee is that of the real-number mechanism. Outputs are rounded to
-    the dtype of the input, so their last bits may depend on more than the theorem allows for.
+    **Floating point.** The guarantee is that of the real-number mechanism, whose output is rounded
+    to a grid: multiples of a power of two, 2^-21 to 2^-20 of :attr:`scale` in float32 and 2^-41 to
+    2^-40 in float64. That takes away the digits in which the noise could be told from other
+    numbers. No theorem bounds what is left; see ``docs/mechanisms.md``.
     """
 
     dim: int
@@ -174,9 +176,9 @@ class PrivUnit:
         rng : generator, optional
             By default a secure one. A generator of this package, or one of NumPy or torch, which
             provides the key of a new stream. A tensor on an accelerator together with a
-            ``torch.Generator`` of that accelerator is privatized there, by that generator, and
-            waited for once, to check the norms; it is for simulation. Any other tensor goes
-            through host memory, where the keystream is.
+            ``torch.Generator`` of that accelerator is privatized there, by that generator, not
+            rounded to the grid, and waited for once, to check the norms; it is for simulation. Any
+            other tensor goes through host memory, where the keystream is.
         threads : int
             Threads that share the work on vectors of more than 524,288 coordinates. The output
             does not depend on it.
@@ -184,8 +186,8 @@ class PrivUnit:
         Returns
         -------
         ndarray or torch.Tensor
-            Same shape, dtype and device; every row has norm :attr:`scale`. Rows are independent
-            releases, each at :attr:`epsilon`.
+            Same shape, dtype and device; every row has norm :attr:`scale`, up to the rounding.
+            Rows are independent releases, each at :attr:`epsilon`.
 
         Raises
         ------

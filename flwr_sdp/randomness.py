@@ -71,11 +71,13 @@ class _Format:
         self.top = np.array(2 ** (bits - 1), self.word)
         self.size = np.array(2 ** (bits - 1) - 1, self.word)
         self.coarse = np.array(2 ** (bits // 2 - 5), self.word)
+        self.near_one = np.array(2 ** (bits - 1) - 2 ** (bits - 10), self.word)
         self.unit = np.array(2.0 ** (1 - bits), real)
         self.shrink = np.array(shrink * 2.0 ** (1 - bits), real)
         self.sine = [
             np.array(c / shrink ** (2 * k + 1), real) for k, c in reversed([*enumerate(sine[:-1])])
         ]
+        self.longest = 1e7 if bits == 32 else 1e13
         self.one, self.two, self.minus_two = (np.array(x, real) for x in (1.0, 2.0, -2.0))
 
     @classmethod
@@ -239,14 +241,14 @@ class KeystreamGenerator:
         out : ndarray
             As for :meth:`fill_normal`, of 2 to ``BLOCK + 1`` numbers.
         radius : float
-            Of the sphere in ``out.size - 1`` dimensions; from 1e-10 to 1e10, of which float32
-            holds the squares.
+            Of the sphere in ``out.size - 1`` dimensions; from 1e-10 to 1e7 in float32, which holds
+            the squares, and to 1e13 in float64.
         """
         form = _Format.of(out)
         if not 2 <= out.size <= BLOCK + 1:
             raise ValueError(f"out must have 2 to {BLOCK + 1} numbers; got {out.size}")
-        if not 1e-10 <= radius <= 1e10:
-            raise ValueError(f"radius must be from 1e-10 to 1e10; got {radius!r}")
+        if not 1e-10 <= radius <= form.longest:
+            raise ValueError(f"radius must be from 1e-10 to {form.longest:g}; got {radius!r}")
         pairs, total = out.size // 2, 0.0
         while not total > 0.0:
             logs = self._pairs(out[: 2 * pairs], form)
@@ -297,7 +299,8 @@ class KeystreamGenerator:
         """Write log u for u = size / 2^(bits - 1).
 
         Where a size is so small that u would be coarse, 64 random bits say where it lies between
-        this size and the next.
+        this size and the next. Where u is so large that it would be rounded to a coarse 1 - u, the
+        logarithm is that of 1 - u.
         """
         np.copyto(out, sizes.view(form.signed), casting="unsafe")
         np.multiply(out, form.unit, out)
@@ -306,6 +309,8 @@ class KeystreamGenerator:
             fraction = (self.bits(rare.size) + 0.5) * 2.0**-64
             out[rare] = (sizes[rare] + fraction) * 2.0 ** (1 - form.bits)
         np.log(out, out)
+        large = np.flatnonzero(sizes >= form.near_one)
+        out[large] = np.log1p((form.top - sizes[large]) * -(2.0 ** (1 - form.bits)))
 
     # ------------------------------------------------------------------ one process, one stream
     def _rekey(self, key: bytes) -> None:

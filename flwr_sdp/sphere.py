@@ -144,7 +144,7 @@ def sample_dots(
 ) -> NDArray[np.float64]:
     """Draw T given that it lies inside (or outside) the cap, once for each of `inside`.
 
-    Exact and O(1) each, by rejection in one dimension: the expected number of trials is below 4 at
+    Exact and O(1) each, by rejection in one dimension: the expected number of trials is below 6 at
     every dimension and threshold. Vectors are never rejected. Those inside are drawn first.
     """
     dots = np.empty(inside.size)

@@ -168,7 +168,7 @@ def make() -> dict[str, Any]:
         finally:
             direction.BLOCK, randomness.BLOCK = saved
     return {
-        "specification": "client-spec.md, version 2",
+        "specification": "client-spec.md, version 3",
         "numbers": numbers,
         "magnitudes": magnitudes,
         "directions": directions,

@@ -12,17 +12,6 @@ import struct
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-SINE = [
-    1.1107207345395916,
-    -0.11419139843742873,
-    0.0035219497768268542,
-    -5.1726564014518959e-05,
-    4.4316035039502422e-07,
-    -2.4851231304453898e-09,
-    9.8261708461996538e-12,
-    -2.8602913286150498e-14,
-]
-
 
 def seeded_key(seed, *key):
     text = b"flwr-sdp seeded stream"
@@ -86,12 +75,16 @@ class Stream:
             size[i] += (word + 0.5) / 2**64
         cosines, sines = [], []
         for i in range(pairs):
-            radius = math.sqrt(-2 * math.log(size[i] / 2 ** (bits - 1)))
+            rest = 2 ** (bits - 1) - size[i]  # 1 - u has more digits near 1
+            radius = math.sqrt(
+                -2 * math.log1p(-rest / 2 ** (bits - 1))
+                if rest < 2 ** (bits - 10)
+                else -2 * math.log(size[i] / 2 ** (bits - 1))
+            )
             turn = words[pairs + i] - (2**bits if words[pairs + i] >> (bits - 1) else 0)
-            y = turn / 2 ** (bits - 1)
-            t = y * sum(c * y ** (2 * k) for k, c in enumerate(SINE))
-            cosines.append((-radius if turn % 2 else radius) * (1 - t * t))
-            sines.append(radius * (t * math.sqrt(2 - t * t)))
+            angle = math.pi / 2 * (turn / 2 ** (bits - 1))
+            cosines.append((-radius if turn % 2 else radius) * math.cos(angle))
+            sines.append(radius * math.sin(angle))
         return cosines + sines
 
 
@@ -156,7 +149,14 @@ def inner(a, b):
 
 
 def direction(stream, vector, dot, length, bits=64, block=524_288):
-    """5: the whole vector, from one stream or cut into segments."""
+    """5: the whole vector, on its grid."""
+    numbers = whole(stream, vector, dot, length, bits, block)
+    grid = 2.0 ** (math.frexp(length)[1] - (21 if bits == 32 else 41))
+    return [round(x / grid) * grid for x in numbers]
+
+
+def whole(stream, vector, dot, length, bits, block):
+    """5: from one stream or cut into segments."""
     norm = math.sqrt(inner(vector, vector))
     if norm == 0:
         dot = 0.0

@@ -12,8 +12,14 @@ VECTORS = json.loads(make_vectors.PATH.read_text(encoding="utf-8"))
 
 
 def close(bits):
-    """Return the tolerances of a case: libraries differ in the last digits of a logarithm."""
+    """Return the tolerances of numbers: libraries differ in the last digits of a logarithm."""
     return {"rel": 2e-5, "abs": 2e-6} if bits == 32 else {"rel": 1e-12, "abs": 1e-12}
+
+
+def near(output, bits):
+    """Expect an output but for its last digits, and so perhaps the next place on the grid."""
+    exact = 4e-6 if bits == 32 else 4e-12
+    return pytest.approx(output, rel=0, abs=exact * math.hypot(*output))
 
 
 def same(first, second, path="vectors"):
@@ -22,7 +28,9 @@ def same(first, second, path="vectors"):
         assert first.keys() == second.keys(), path
         tolerances = first.get("bits", 64)
         for key in first:
-            if key in ("draws", "output") and tolerances == 32:
+            if key == "output" and isinstance(first[key], list):
+                assert first[key] == near(second[key], tolerances), path
+            elif key == "draws" and tolerances == 32:
                 flat = [list(numbers_of(tree[key])) for tree in (first, second)]
                 assert flat[0] == pytest.approx(flat[1], **close(32)), path
             else:
@@ -92,14 +100,14 @@ def test_port_gives_the_magnitudes(case):
 def test_port_gives_the_directions(case):
     stream = port.Stream(bytes.fromhex(case["key"]))
     output = port.priv_unit(stream, case, case["unit"], case["scale"])
-    assert output == pytest.approx(case["output"], **close(case["bits"]))
+    assert output == near(case["output"], case["bits"])
 
 
 @pytest.mark.parametrize("case", VECTORS["reports"], ids=by_name)
 def test_port_gives_the_reports(case):
     stream = port.Stream(bytes.fromhex(case["key"]))
     output = port.separated(stream, case, case["update"])
-    assert output == pytest.approx(case["output"], **close(case["bits"]))
+    assert output == near(case["output"], case["bits"])
 
 
 class Replay(port.Stream):
@@ -137,7 +145,7 @@ def test_recorded_draws_can_be_replayed(case):
         output = port.separated(stream, case, case["update"])
     else:
         output = port.priv_unit(stream, case, case["unit"], case["scale"])
-    assert output == pytest.approx(case["output"], **close(case["bits"]))
+    assert output == near(case["output"], case["bits"])
     assert next(stream.draws, None) is None
 
 

@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import pickle
+import re
 import warnings
 from functools import cache
 
@@ -456,15 +457,23 @@ def test_normals_mutants():
     assert_detects(check_pairs, reused.ravel())
 
 
-@pytest.mark.parametrize("word", [2**11, 2**20, 2**26, 2**31 - 2**20])
+@pytest.mark.parametrize(
+    "word",
+    [2**11, 2**20, 2**26, 2**31 - 2**22 - 65] + [2**31 - less for less in (2**22, 2**20, 77, 8, 1)],
+)
 def test_float32_radius_follows_its_word(word):
-    """The largest radius of a word alone lies beyond 4 standard deviations, a small one near 0."""
+    """The largest radius of a word alone lies beyond 5 standard deviations, the smallest near 0.
+
+    Were u a float32 number, words above 2^31 - 65 would have no radius at all. The least exact
+    radius is 0.06, just before that is seen to.
+    """
+    exact = 8e-6 if word == 2**31 - 2**22 - 65 else 1e-6
     out = np.empty(6, dtype=np.float32)
     for sign in (0, 2**31):
         GivenWords((word | sign) * (1 + 2**32)).fill_normal(out)
         radius = np.hypot(out[:3].astype(np.float64), out[3:])
         expected = math.sqrt(-2.0 * math.log(word * 2.0**-31))
-        np.testing.assert_allclose(radius, expected, rtol=1e-6)
+        np.testing.assert_allclose(radius, expected, rtol=exact)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**11 - 1])
@@ -479,13 +488,26 @@ def test_float32_tail_takes_another_word(size, more):
         assert expected > 11.0
 
 
-@pytest.mark.parametrize("word", [2**27, 2**46, 2**62])
+@pytest.mark.parametrize("word", [2**27, 2**46, 2**62, 2**63 - 2**40, 2**63 - 3, 2**63 - 1])
 def test_float64_radius_follows_its_word(word):
     out = np.empty(6)
     for sign in (0, 2**63):
         GivenWords(word | sign).fill_normal(out)
-        expected = math.sqrt(-2.0 * math.log(word * 2.0**-63))
+        log_u = math.log(word * 2.0**-63) if word < 2**62 else math.log1p((word - 2**63) * 2.0**-63)
+        expected = math.sqrt(-2.0 * log_u)
         np.testing.assert_allclose(np.hypot(out[:3], out[3:]), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**27 - 1])
+@pytest.mark.parametrize("more", [0, 2**40, 2**63, ALL_ONES])
+def test_float64_tail_takes_another_word(size, more):
+    """Below 2^27: to 13 deviations."""
+    out = np.empty(2)
+    GivenWords(size, 0, more).fill_normal(out)  # angle 0
+    expected = math.sqrt(-2.0 * math.log((size + (more + 0.5) * 2.0**-64) * 2.0**-63))
+    np.testing.assert_allclose(np.hypot(*out), expected, rtol=1e-14)
+    if size == more == 0:
+        assert expected > 13.0
 
 
 def test_radii_far_in_the_tail_follow_their_law():
@@ -598,25 +620,44 @@ def test_points_are_uniform_on_the_sphere(size):
     assert_detects(check, np.abs(points))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("radius", [1e-10, 1e-5, 1.0, 1e5, 1e10])
+@pytest.mark.parametrize(
+    ("radius", "dtype"),
+    [(radius, dtype) for radius in (1e-10, 1e-5, 1.0, 1e7) for dtype in DTYPES]
+    + [(1e13, np.float64)],
+)
 def test_radii_of_spheres(radius, dtype):
     point = np.empty(10, dtype)
     seeded_generator(27).fill_sphere(point, radius)
     assert np.linalg.norm(point.astype(np.float64)) == pytest.approx(radius, rel=1e-6)
 
 
-@pytest.mark.parametrize("radius", [0.0, -1.0, 9e-11, 1.1e10, math.inf, math.nan])
-def test_radii_whose_squares_may_leave_the_type_are_refused(radius):
-    with pytest.raises(ValueError, match="radius must be from 1e-10 to 1e10"):
-        seeded_generator(27).fill_sphere(np.empty(10), radius)
+@pytest.mark.parametrize("radius", [0.0, -1.0, 9e-11, math.inf, math.nan])
+@pytest.mark.parametrize(("dtype", "longest"), [(np.float32, 1e7), (np.float64, 1e13)])
+def test_radii_whose_squares_may_leave_the_type_are_refused(radius, dtype, longest):
+    for wrong in (radius, 1.01 * longest):
+        with pytest.raises(
+            ValueError, match=re.escape(f"radius must be from 1e-10 to {longest:g}")
+        ):
+            seeded_generator(27).fill_sphere(np.empty(10, dtype), wrong)
 
 
 def test_a_point_without_a_length_is_drawn_again():
-    """With the radius word at its largest and float32, the first pair has the radius 0."""
-    point, zero, other = np.empty(2, np.float32), 2**31 - 1, 2**20 + (2**29 << 32)
-    GivenWords(zero, other).fill_sphere(point, 2.0)
+    """The number that is kept is a cosine of 0, and then another one."""
+    point, quarter, other = np.empty(2, np.float32), 2**20 + (2**31 << 32), 2**20 + (2**29 << 32)
+    GivenWords(quarter, other).fill_sphere(point, 2.0)
     np.testing.assert_array_equal(point, [2.0, 0.0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_shortest_point_stays_in_the_type(dtype):
+    """The smallest radius there is times the smallest cosine, brought to the longest length."""
+    bits = 8 * np.dtype(dtype).itemsize
+    words = (2 ** (bits - 1) - 1, 2 ** (bits - 1) + 2 ** (bits // 2 - 3))
+    given = words if bits == 64 else (words[0] + (words[1] << 32),)
+    longest = 1e7 if bits == 32 else 1e13
+    point = np.empty(2, dtype)
+    GivenWords(*given).fill_sphere(point, longest)
+    assert abs(point[0]) == pytest.approx(longest, rel=1e-3)
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK + 2])
