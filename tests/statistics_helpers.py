@@ -17,11 +17,29 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
+from flwr_sdp import KeystreamGenerator
+
 N_SIGMA = 5.0
 FALSE_ALARM = math.erfc(N_SIGMA / math.sqrt(2.0))
 
 PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 """Settings of every property test: the same examples in every run."""
+
+
+class GivenUniform(KeystreamGenerator):
+    """A generator whose uniform number is given, and whose coins fall on the likely side."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(bytes(32), secure=False)
+        self._value = value
+
+    def uniforms(self, count: int) -> Any:
+        """Return the number."""
+        return np.full(count, self._value)
+
+    def bernoullis(self, log_odds: float, count: int) -> Any:
+        """Return the likely side."""
+        return np.full(count, log_odds > 0)
 
 
 def load_oracle(name: str) -> dict[str, Any]:

@@ -2,7 +2,11 @@
 
 import itertools
 import math
+import os
+import signal
 import time
+import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -176,6 +180,15 @@ def test_norms_and_lengths_of_any_size(dim, length, norm):
 
 
 @pytest.mark.usefixtures("short_blocks")
+def test_a_segment_whose_norm_has_lost_its_digits_is_taken_for_zero():
+    """Its squares are a few times the smallest number there is: divided by it, lengths are off."""
+    vector = random_unit(16).astype(np.float32)
+    vector[:4] = 5e-23
+    outputs = draws(vector, 0.3, 50, "lost")
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-6)
+
+
+@pytest.mark.usefixtures("short_blocks")
 @pytest.mark.parametrize("dim", [5, 16])
 def test_negative_lengths_turn_what_lies_along_the_vector_round(dim):
     """What lies across is as likely as its opposite, and is not turned."""
@@ -277,6 +290,39 @@ def test_output_does_not_depend_on_the_threads():
     )
     np.testing.assert_array_equal(one, two)
     np.testing.assert_array_equal(one, many)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_has_threads_of_its_own():
+    """Those of its parent do not live on in it, and work that is given to them is never done."""
+    mechanism = PrivUnit.from_epsilon(2 * randomness.BLOCK, 100.0)
+    unit = random_unit(mechanism.dim, dtype=np.float32)
+    expected = mechanism.privatize(unit, seeded_generator(86), threads=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # or it would wait for ever
+        output = mechanism.privatize(unit, seeded_generator(86), threads=2)
+        os._exit(0 if np.array_equal(output, expected) else 1)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_memory_is_the_output_and_what_a_thread_keeps(dtype):
+    """Neither the noise nor the input is there a second time; a copy would be 12 blocks."""
+    mechanism = PrivUnit.from_epsilon(12 * randomness.BLOCK, 100.0)
+    unit = random_unit(mechanism.dim, dtype=dtype)
+    randomness._local.memory = None
+    tracemalloc.start()
+    try:
+        output = mechanism.privatize(unit, seeded_generator(87))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    beyond = peak - output.nbytes
+    assert beyond < (7 if dtype is np.float32 else 10) * 2**20
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])

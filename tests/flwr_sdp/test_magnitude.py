@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flwr_sdp import ScalarDP, seeded_generator
 from tests.statistics_helpers import (
     PROPERTY,
+    GivenUniform,
     assert_counts,
     assert_detects,
     assert_mean_close,
@@ -173,6 +174,15 @@ def test_samples(mechanism, share):
     outputs = samples(mechanism, share)
     check_law(mechanism, share, outputs)
     check_moments(mechanism, share, outputs)
+
+
+@pytest.mark.parametrize("fraction", [0.03, 0.25, 0.5, 0.97])
+def test_a_number_is_rounded_up_with_the_probability_of_its_fraction(fraction):
+    """To the last place: a threshold that is 2 % off would pass every test of samples."""
+    mechanism = ScalarDP(epsilon=50.0, num_bins=10, max_norm=10.0)
+    for shift, expected in ((-1e-12, 4.0), (1e-12, 3.0)):
+        output = mechanism.privatize(3.0 + fraction, GivenUniform(fraction + shift))
+        assert output / mechanism.step + mechanism.offset == pytest.approx(expected, rel=1e-12)
 
 
 class AlwaysRoundsDown(ScalarDP):

@@ -1,5 +1,6 @@
 """The keystream, what is made of it, and that no two processes share it."""
 
+import ast
 import copy
 import hashlib
 import itertools
@@ -168,6 +169,16 @@ def test_secure_generator_takes_a_new_key_after_a_fork():
     streams.append(rng.bits(8).tobytes())
     assert [len(stream) for stream in streams] == [64, 64, 64]
     assert len(set(streams)) == 3
+
+
+@needs_fork
+def test_a_child_knows_that_it_is_one_by_its_id_and_by_a_count():
+    """An id may be used again, and the count may not be kept on every system: there are both."""
+    process_id, forks = randomness.process()
+    answer = in_child(lambda: repr(randomness.process()).encode())
+    child_id, child_forks = ast.literal_eval(answer.decode())
+    assert child_forks == forks + 1
+    assert child_id != process_id == os.getpid()
 
 
 @needs_fork

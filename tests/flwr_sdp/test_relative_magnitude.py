@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from flwr_sdp import ScalarDP, ScalarRelDP, seeded_generator
 from tests.statistics_helpers import (
     PROPERTY,
+    GivenUniform,
     assert_counts,
     assert_detects,
     assert_mean_close,
@@ -374,6 +375,17 @@ def test_samples(mechanism, share):
     outputs = samples(mechanism, share)
     check_law(mechanism, share, outputs)
     check_moments(mechanism, share, outputs)
+
+
+@pytest.mark.parametrize("fraction", [0.03, 0.25, 0.5, 0.97])
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (1.0, 2.0), (2.0, 4.0)])
+def test_a_number_is_rounded_up_with_the_probability_of_its_fraction(low, high, fraction):
+    """To the last place, in the first interval and in others."""
+    mechanism = ScalarRelDP(epsilon=50.0, num_bins=4, accuracy=0.5, ratio=2.0, max_norm=4.0)
+    r = low + fraction * (high - low)
+    for shift, expected in ((-1e-12, high), (1e-12, low)):
+        output = mechanism.privatize(r, GivenUniform(fraction + shift))
+        assert output == pytest.approx(expected, abs=1e-12)
 
 
 class AlwaysRoundsDown(ScalarRelDP):
