@@ -122,7 +122,8 @@ def grid_of(lengths: Floats, dtype: Any) -> Floats:
     """
     exponents = np.frexp(lengths)[1] - _GRID_BITS[np.dtype(dtype)]
     smallest = float(np.finfo(dtype).smallest_subnormal)
-    return np.maximum(np.ldexp(1.0, exponents), smallest)
+    grids: Floats = np.maximum(np.ldexp(1.0, exponents), smallest)
+    return grids
 
 
 def draw_on_device(
