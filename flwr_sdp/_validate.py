@@ -27,20 +27,23 @@ def number(
 
     ``above`` and ``below`` exclude their end point; ``minimum`` and ``maximum`` include it.
     """
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not (
-        is_number and _is_finite(value) and above < value < below and minimum <= value <= maximum
-    ):
+    # The float is what counts: a fraction may be above 0 and too small for one.
+    number = _as_float(value)
+    if not (math.isfinite(number) and above < number < below and minimum <= number <= maximum):
         raise ValueError(
             f"{name} must be a finite number{_range(above, below, minimum, maximum)}; got {value!r}"
         )
-    return float(value)
+    return number
 
 
 def numbers(name: str, values: Any) -> NDArray[np.float64]:
     """Return an array of numbers as float64, or raise ``ValueError`` if one is not finite."""
     if values.dtype.kind not in "fiu":
         raise ValueError(f"{name} must be an array of numbers; got {values.dtype}")
+    if isinstance(values, np.ma.MaskedArray):  # what is masked would be released
+        raise ValueError(
+            f"{name} must be an array of numbers, all of them to be released; got a MaskedArray"
+        )
     array: NDArray[np.float64] = values.astype(np.float64)
     wrong = array[~np.isfinite(array)]
     if wrong.size:
@@ -77,11 +80,14 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     return str(value)
 
 
-def _is_finite(value: Any) -> bool:
+def _as_float(value: Any) -> float:
+    """Return NaN for what is no number."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return math.nan
     try:
-        return math.isfinite(value)
+        return float(value)
     except OverflowError:  # an int beyond every float
-        return False
+        return math.inf
 
 
 def _range(above: float, below: float, minimum: float, maximum: float) -> str:

@@ -33,18 +33,21 @@ def as_rows(name: str, array: Any, dim: int) -> Array:
     ValueError
         If it is not an array of float32 or float64 of such a shape; the text says `name`.
     """
-    dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
+    dtype = str(getattr(array, "dtype", "")).removeprefix("torch.")
     known = isinstance(array, np.ndarray) or is_tensor(array)
     if isinstance(array, np.ma.MaskedArray):  # what is masked would be released
-        known, dtype = False, "MaskedArray"
+        known = False
     if not known or dtype not in _LARGEST:
+        got = dtype if known else f"{type(array).__name__} {dtype}".rstrip()
         raise ValueError(
-            f"{name} must be a NumPy array or torch tensor of float32 or float64; got {dtype}"
+            f"{name} must be a NumPy array or torch tensor of float32 or float64; got {got}"
         )
+    if is_tensor(array) and str(array.layout) != "torch.strided":
+        raise ValueError(f"{name} must be a dense tensor; got {array.layout}")
     if array.ndim not in (1, 2) or array.shape[-1] != dim:
         raise ValueError(f"{name} must have shape ({dim},) or (n, {dim}); got {tuple(array.shape)}")
     if is_tensor(array):
-        return array.detach().contiguous().reshape(-1, dim)
+        return array.detach().resolve_neg().contiguous().reshape(-1, dim)
     return np.ascontiguousarray(array).reshape(-1, dim)
 
 

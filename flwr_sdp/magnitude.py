@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,11 @@ class ScalarDP:
             num_bins=_validate.integer("num_bins", self.num_bins, minimum=1, maximum=_MAX_BINS),
             max_norm=_validate.number("max_norm", self.max_norm, above=0.0),
         )
+        if not math.isfinite(self.max_output):
+            raise ValueError(
+                "max_norm must keep the largest output finite; at epsilon "
+                f"{self.epsilon!r} and {self.num_bins} bins got {self.max_norm!r}"
+            )
 
     @classmethod
     def from_epsilon(cls, epsilon: float, max_norm: float) -> ScalarDP:
@@ -93,8 +99,10 @@ class ScalarDP:
     def variance(self, r: float) -> float:
         """Return the exact variance of the output at `r` (clipped to ``[0, max_norm]``)."""
         k, share = self.num_bins, random_share(self.num_bins, self.epsilon)
-        position = float(self._positions(np.array(_validate.number("r", r))))
-        fraction = position - math.floor(position)
+        clipped = min(max(_validate.number("r", r), 0.0), self.max_norm)
+        # Of the place on a fine grid, a double would not hold the fraction.
+        exact = Fraction(clipped) / Fraction(self.max_norm) * k
+        position, fraction = float(exact), float(exact % 1)
         spread = (1.0 - share) * fraction * (1.0 - fraction)
         # Var of the mixture; position * (k - position) enters negatively but never dominates.
         mixture = (
@@ -135,9 +143,8 @@ class ScalarDP:
         return self.step * (index - self.offset)
 
     def _positions(self, r: NDArray[np.float64]) -> NDArray[np.float64]:
-        bins = self.num_bins
-        # r / max_norm is at most 1, but its product with k may round above k.
-        return np.minimum(np.clip(r, 0.0, self.max_norm) / self.max_norm * bins, bins)
+        positions: NDArray[np.float64] = np.clip(r, 0.0, self.max_norm) / self.max_norm
+        return positions * self.num_bins
 
 
 def randomized_response(

@@ -26,6 +26,9 @@ RULES: tuple[Rule, ...] = ("tight", "paper")
 
 _UNIT_TOLERANCE = 1e-3
 
+# Below it the norm of an output is no number.
+_MIN_EPSILON = 1e-300
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrivUnit:
@@ -103,7 +106,7 @@ class PrivUnit:
         dim : int
             Number of coordinates; at least 2, or 3 for ``rule="paper"``.
         epsilon : float
-            Local privacy budget of one release, positive.
+            Local privacy budget of one release, at least 1e-300.
         rule : {"tight", "paper"}
             ``"tight"`` prices the cap exactly and splits the budget between flip and cap so that
             the output norm is smallest (there :math:`m = \gamma`). ``"paper"`` follows Theorem 1 to
@@ -118,7 +121,7 @@ class PrivUnit:
             With ``.epsilon <= epsilon``: the exact loss, which under ``"paper"`` is smaller.
         """
         dim = _validate.integer("dim", dim, minimum=2, maximum=MAX_DIM)
-        epsilon = _validate.number("epsilon", epsilon, above=0.0)
+        epsilon = _validate.number("epsilon", epsilon, minimum=_MIN_EPSILON)
         _validate.choice("rule", rule, RULES)
         flip_share = _validate.number("flip_share", flip_share, minimum=0.0, below=1.0)
         if rule == "tight":

@@ -32,6 +32,10 @@ from flwr_sdp.randomness import FloatArray, KeystreamGenerator, as_generator
 # Coordinates processed at a time: their masks and bytes stay in the cache.
 _BLOCK = MAX_SUBSET
 
+# With an even dim every cap has a price, and a flip of nearly the opposite, of which too few digits
+# are left below this. With an odd one the norm of an output is no number in the end.
+_MIN_EPSILON = {0: 1e-12, 1: 1e-300}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrivUnitInfinity:
@@ -115,7 +119,7 @@ class PrivUnitInfinity:
         dim : int
             Number of coordinates, at least 1.
         epsilon : float
-            Local privacy budget of one release, positive.
+            Local privacy budget of one release, at least 1e-12 (1e-300 where `dim` is odd).
         rule : {"tight", "paper"}
             ``"tight"`` takes the threshold and the flip that together cost `epsilon` and make the
             output smallest, among all thresholds and flips, p < 1/2 included. ``"paper"`` spends
@@ -139,7 +143,7 @@ class PrivUnitInfinity:
             `dim` even, the widest cap is less than half the cube and has a price of its own.
         """
         dim = _validate.integer("dim", dim, minimum=1, maximum=MAX_DIM)
-        epsilon = _validate.number("epsilon", epsilon, above=0.0)
+        epsilon = _validate.number("epsilon", epsilon, minimum=_MIN_EPSILON[dim % 2])
         _validate.choice("rule", rule, RULES)
         flip_share = _validate.number("flip_share", flip_share, minimum=0.0, below=1.0)
         if rule == "tight":

@@ -150,7 +150,14 @@ class SeparatedMechanism:
 
         The parts are :meth:`PrivUnit.from_epsilon` under `rule` (with `flip_share` for the paper's)
         and :meth:`ScalarDP.from_epsilon`.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of range, or `budget` is no :class:`SeparatedBudget`.
         """
+        if not isinstance(budget, SeparatedBudget):
+            raise ValueError(f"budget must be a SeparatedBudget; got {budget!r}")
         direction = PrivUnit.from_epsilon(
             dim, budget.epsilon_direction, rule=rule, flip_share=flip_share
         )

@@ -149,18 +149,24 @@ def make() -> dict[str, Any]:
             product = SeparatedMechanism(
                 direction=mechanism, magnitude=ScalarDP.from_epsilon(4.0, 2.0)
             )
+            quiet = SeparatedMechanism(
+                direction=mechanism, magnitude=ScalarDP.from_epsilon(0.25, 2.0)
+            )
             updates = {f"{length:g}": length * unit_vector(dim) for length in (0.0, 1.5, 9.0)}
             if block < dim:
                 updates["1.5, first segments zero"] = 1.5 * unit_vector(dim) * (np.arange(dim) > 8)
-            for what, values in updates.items():
+            cases = [(product, what, values) for what, values in updates.items()]
+            # Half of the magnitudes are negative.
+            cases += [(quiet, f"0.7, noisy {i}", 0.7 * unit_vector(dim)) for i in range(2)]
+            for whole, what, values in cases:
                 update = values.astype(dtype)
                 reports.append(
                     record(
                         f"report {dim} {epsilon:g} {np.dtype(dtype)} {what}",
-                        lambda rng, m=product, u=update: m.privatize(u, rng),
+                        lambda rng, m=whole, u=update: m.privatize(u, rng),
                         **direction_fields(mechanism, dtype, block),
-                        epsilon_magnitude=4.0,
-                        num_bins=product.magnitude.num_bins,
+                        epsilon_magnitude=whole.magnitude.epsilon,
+                        num_bins=whole.magnitude.num_bins,
                         max_norm=2.0,
                         update=update.tolist(),
                     )

@@ -183,3 +183,13 @@ def test_vectors_reach_every_branch():
     long = [case for case in directions if len(case["unit"]) > 2 * case["block"]]
     assert {case["bits"] for case in long} == {32, 64}
     assert {len(case["unit"]) for case in directions} >= {2, 3, 5}
+    for bits in (32, 64):
+        signs = {np.sign(magnitude_of(case)) for case in VECTORS["reports"] if case["bits"] == bits}
+        assert signs >= {-1.0, 1.0}
+
+
+def magnitude_of(case):
+    stream = port.Stream(bytes.fromhex(case["key"]))
+    norm = math.hypot(*case["update"])
+    fields = (case[name] for name in ("epsilon_magnitude", "num_bins", "max_norm"))
+    return port.scalar_dp(stream, *fields, norm)

@@ -1,6 +1,7 @@
 """ScalarDP: against the oracle, against its exact finite law, and its samples against that law."""
 
 import math
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
@@ -174,6 +175,26 @@ def test_samples(mechanism, share):
     outputs = samples(mechanism, share)
     check_law(mechanism, share, outputs)
     check_moments(mechanism, share, outputs)
+
+
+@pytest.mark.parametrize(("epsilon", "max_norm"), [(1e-3, 1e306), (1e-310, 1.0)])
+def test_outputs_that_would_be_infinite_are_refused(epsilon, max_norm):
+    with pytest.raises(ValueError, match="max_norm must keep the largest output finite"):
+        ScalarDP.from_epsilon(epsilon, max_norm)
+
+
+@pytest.mark.parametrize("epsilon", [40.0, 60.0, 83.0, 200.0])
+@pytest.mark.parametrize("share", [0.123456789, 0.7])
+def test_variance_on_the_finest_grids(epsilon, share):
+    """In exact arithmetic: rounding costs f (1 - f) steps squared, and another index is rare."""
+    mechanism = ScalarDP.from_epsilon(epsilon, 1.0)
+    bins, place = mechanism.num_bins, Fraction(share) * mechanism.num_bins
+    fraction, decay = place % 1, Fraction(math.exp(-epsilon))
+    rare = (bins + 1) * decay / (1 + bins * decay)  # and then uniform
+    square = Fraction(bins * (2 * bins + 1), 6)
+    mixture = square - (1 - rare) * place * (bins - place) - rare * Fraction(bins * bins, 4)
+    exact = ((1 - rare) * fraction * (1 - fraction) + rare * mixture) / (1 - rare) ** 2
+    assert mechanism.variance(share) * bins**2 == pytest.approx(float(exact), rel=1e-9)
 
 
 @pytest.mark.parametrize("fraction", [0.03, 0.25, 0.5, 0.97])

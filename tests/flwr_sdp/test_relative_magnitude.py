@@ -325,8 +325,17 @@ def test_moments_of_the_exact_law(share, mechanism):
 def test_gain_over_the_absolute_grid():
     """What the geometric grid is for: a smaller worst error than ScalarDP's at small numbers.
 
-    Not at the very smallest: below accuracy the grid has one step, and rounding costs most.
+    Not where rounding costs most: in the middle of the first interval, and near the end.
     """
+    for epsilon in (2.0, 8.0, 10.0, 15.0, 20.0):
+        relative = ScalarRelDP.from_epsilon(epsilon, 1.0)
+        absolute = ScalarDP.from_epsilon(epsilon, 1.0)
+        half = relative.accuracy / 2.0
+        assert 1.9 < relative.variance(half) / absolute.variance(half) < 13.5
+        worst = max(relative.variance(r) / absolute.variance(r) for r in np.linspace(0.3, 1, 700))
+        assert 3.9 < worst < 1000
+        if epsilon in (8.0, 10.0, 15.0):
+            assert relative.variance(1e-4) < 0.6 * absolute.variance(1e-4)
     relative, absolute = ScalarRelDP.from_epsilon(20.0, 5.0), ScalarDP.from_epsilon(20.0, 5.0)
 
     def worst(mechanism, low, high):

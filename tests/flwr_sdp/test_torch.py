@@ -85,6 +85,20 @@ def test_other_types_are_refused(mechanism, x, dtype):
 
 
 @each_mechanism
+def test_sparse_tensors_are_refused(mechanism, x):
+    with pytest.raises(ValueError, match=r"must be a dense tensor; got torch.sparse_coo"):
+        mechanism.privatize(torch.tensor(x).to_sparse())
+
+
+@each_mechanism
+def test_views_that_are_negated_are_read_as_they_are(mechanism, x):
+    negated = torch.imag(torch.complex(torch.zeros(10).double(), -torch.tensor(x)).conj())
+    assert negated.is_neg()
+    expected = mechanism.privatize(torch.tensor(x), seeded_generator(94))
+    assert torch.equal(mechanism.privatize(negated, seeded_generator(94)), expected)
+
+
+@each_mechanism
 def test_other_shapes_are_refused(mechanism, x):
     with pytest.raises(ValueError, match=r"shape \(10,\) or \(n, 10\); got \(11,\)"):
         mechanism.privatize(torch.ones(11))
@@ -284,7 +298,7 @@ def test_core_works_without_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
     mechanism, unit = mechanisms()[0]
     assert mechanism.privatize(unit).shape == (10,)
-    with pytest.raises(ValueError, match="got float32"):
+    with pytest.raises(ValueError, match="got Tensor float32"):
         mechanism.privatize(torch.ones(10))
 
 

@@ -2,6 +2,7 @@
 
 import re
 from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -47,7 +48,15 @@ FIELDS = {
         lambda **given: PrivUnit.from_epsilon(**({"dim": 10, "epsilon": 1.0} | given)),
         {
             "dim": (0, -1, 1, 2.0, 2.5),
-            "epsilon": (0, -1, 0.0, -0.0),
+            "epsilon": (0, -1, 0.0, -0.0, 1e-301, Fraction(1, 10**400)),
+            "flip_share": (-1, 1, 1.5),
+        },
+    ),
+    "PrivUnitInfinity.from_epsilon": (
+        lambda **given: PrivUnitInfinity.from_epsilon(**({"dim": 10, "epsilon": 1.0} | given)),
+        {
+            "dim": (0, -1, 2.0),
+            "epsilon": (0, -1, 1e-16),
             "flip_share": (-1, 1, 1.5),
         },
     ),
@@ -127,13 +136,14 @@ def test_bad_numbers_are_refused_by_name_and_value(call, field, value):
         ([True], "r must be an array of numbers; got bool"),
         ([1.0 + 0j], "r must be an array of numbers; got complex128"),
         ([None], "r must be an array of numbers; got object"),
+        (np.ma.masked_array([1.0, 2.0], mask=[False, True]), "r must be .*; got a MaskedArray"),
     ],
 )
 def test_arrays_that_are_no_magnitudes_are_refused(numbers, message):
     """One bad number of many would otherwise be released as some magnitude."""
     for mechanism in (ScalarDP.from_epsilon(5.0, 1.0), ScalarRelDP.from_epsilon(5.0, 1.0)):
         with pytest.raises(ValueError, match=f"^{message}"):
-            mechanism.privatize(np.array(numbers))
+            mechanism.privatize(np.asanyarray(numbers))
 
 
 def test_integers_too_large_for_a_float_are_refused():
