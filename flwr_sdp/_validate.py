@@ -82,10 +82,9 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
 
 def _as_float(value: Any) -> float:
     """Return NaN for what is no number."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return math.nan
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
     try:
-        return float(value)
+        return float(value) if is_number else math.nan
     except OverflowError:  # an int beyond every float
         return math.inf
 
