@@ -24,6 +24,11 @@ from flwr_sdp.released import Selection
 # than 10,000 numbers to threads, which then wait for each other on a busy machine.
 _CHUNK = 8_192
 
+# The noised sum is rounded to 2^-32 to 2^-31 of the noise: see `flwr_sdp.direction` for what its
+# last digits would tell. Its own lattice is finer by a factor of a million.
+_GRID_BITS = 32
+_LEAST_NOISE = 1e-250
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Release:
@@ -176,21 +181,24 @@ class ClippedSum:
         """Return the model moved by ``learning_rate * (sum + noise) / divisor``; keys, dtypes kept.
 
         The only way out, so that the noise cannot be forgotten, and passable once: a second
-        release of the same sum would have to be charged as a second one.
+        release of the same sum would have to be charged as a second one. The noised sum is rounded
+        to a grid that depends on the noise alone.
 
         Parameters
         ----------
         divisor : float
             What the sum is divided by.
         noise_std : float
-            Standard deviation of the noise on every coordinate of the sum.
+            Standard deviation of the noise on every coordinate of the sum; 0 or at least 1e-250.
         learning_rate : float
             How far the model moves along the mean.
         rng : KeystreamGenerator
             Generator of the noise.
         """
+        if 0 < noise_std < _LEAST_NOISE:  # the grid would be no number
+            raise ValueError(f"noise_std must be 0 or at least {_LEAST_NOISE:g}; got {noise_std!r}")
         sums, self._sums = self._unreleased(), None
-        square = 0.0
+        square, grid = 0.0, math.ldexp(1.0, math.frexp(noise_std)[1] - _GRID_BITS)
         moved: dict[str, Array] = {}
         for name, array in self._model.items():
             if name not in sums:
@@ -207,6 +215,10 @@ class ClippedSum:
                     rng.fill_normal(noise)
                     noise *= noise_std
                     step += noise
+                    # Whatever of the noise could be told from other numbers is gone with this.
+                    step /= grid
+                    np.rint(step, out=step)
+                    step *= grid
                 step /= divisor
                 square += float(step @ step)
                 step *= learning_rate

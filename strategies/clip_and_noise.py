@@ -178,8 +178,8 @@ class ClipAndNoise(Strategy):
     **Not covered**: the metrics of a round (``cohort``, ``replies``, ``fraction-projected`` and so
     on are exact, for the operator of the server, and no part of the release), and whatever the
     inner strategy's evaluation collects; nor how many nodes are connected, for which a round may
-    have to wait. The guarantee is that of real numbers; noise in floating
-    point does not hide the last bits.
+    have to wait. The guarantee is that of real numbers, rounded to a grid which hides the digits
+    that floating-point noise could be told by; no theorem bounds what is left.
     """
 
     def __init__(
