@@ -7,6 +7,8 @@ once passes always; the rate says how likely a harmless change of the stream is 
 
 import json
 import math
+from bisect import bisect_left
+from collections import defaultdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,92 @@ class GivenUniform(KeystreamGenerator):
     def bernoullis(self, log_odds: float, count: int) -> Any:
         """Return the likely side."""
         return np.full(count, log_odds > 0)
+
+
+class GivenResponse(GivenUniform):
+    """A generator of given answers, which keeps the log-odds and ranges that it is asked for."""
+
+    def __init__(self, value: float, side: bool, integers: Any) -> None:
+        super().__init__(value)
+        self._side, self._integers = side, list(integers)
+        self.log_odds: set[float] = set()
+        self.ranges: set[int] = set()
+        self.coins = 0
+
+    def bernoullis(self, log_odds: float, count: int) -> Any:
+        """Return the given side, whatever the odds."""
+        self.log_odds.add(log_odds)
+        self.coins += count
+        return np.full(count, self._side)
+
+    def integers(self, high: int, count: int) -> Any:
+        """Return the next of the given integers."""
+        self.ranges.add(high)
+        answers, self._integers = self._integers[:count], self._integers[count:]
+        return np.array(answers, dtype=np.uint64)
+
+
+def law_of_scalar(mechanism, r):
+    """Return every output of a scalar mechanism at `r` with its probability, as the code has them.
+
+    The law follows from the log-odds and the range of integers that the mechanism asks for, from
+    where its uniform number makes a difference, and from what it makes of every answer.
+    """
+
+    def respond(uniform, side, integers=(0,)):
+        rng = GivenResponse(uniform, side, integers)
+        outputs = mechanism.privatize(np.full(len(integers), r), rng)
+        (log_odds,), (high,) = rng.log_odds, rng.ranges
+        assert rng.coins == len(integers)
+        return outputs.tolist(), log_odds, high
+
+    low, high = 2.0**-53, 1.0 - 2.0**-53
+    first, log_odds, count = respond(low, True)
+    place = 2**52  # of 2^52: the uniform numbers that round like the first
+    if respond(high, True)[0] != first:
+        place = bisect_left(
+            range(2**52), True, key=lambda i: respond((i + 0.5) * 2.0**-52, True)[0] != first
+        )
+    law = defaultdict(float)
+    for uniform, weight in ((low, place * 2.0**-52), (high, 1.0 - place * 2.0**-52)):
+        for side in (True, False):
+            outputs, *asked = respond(uniform, side, range(count))
+            assert asked == [log_odds, count]
+            share = special.expit(log_odds if side else -log_odds) / count
+            for output in outputs:
+                law[output] += weight * share
+    return law
+
+
+def worst_log_ratio(laws, log_weights=0.0):
+    """Return the largest log ratio of the probabilities of one output under two of the laws.
+
+    Or of their products with weights, one for each law.
+    """
+    outputs = sorted(set().union(*laws))
+    with np.errstate(divide="ignore"):
+        logs = np.log([[law.get(output, 0.0) for law in laws] for output in outputs]) + log_weights
+    return np.max(logs.max(axis=1) - logs.min(axis=1))
+
+
+def assert_log_ratio(laws, epsilon, log_weights=0.0, *, attained=True):
+    """Check that the laws keep within a budget, and spend it."""
+    worst = worst_log_ratio(laws, log_weights)
+    assert worst <= epsilon + 1e-12 * max(epsilon, 1.0)
+    assert not attained or worst == pytest.approx(epsilon, rel=1e-12, abs=1e-12)
+
+
+def bolder_response(index, bins, epsilon, rng):
+    """The mutant of `randomized_response` with odds of e^epsilon to 1: it spends log k more."""
+    stays = rng.bernoullis(epsilon, index.size)
+    other = (index + 1.0 + rng.integers(bins, index.size)) % (bins + 1.0)
+    return np.where(stays, index, other)
+
+
+def careless_response(index, bins, epsilon, rng):
+    """The mutant that draws the other index from all, the true one included."""
+    stays = rng.bernoullis(epsilon - math.log(bins), index.size)
+    return np.where(stays, index, rng.integers(bins + 1, index.size) + 0.0)
 
 
 def load_oracle(name: str) -> dict[str, Any]:

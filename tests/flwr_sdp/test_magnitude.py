@@ -15,8 +15,13 @@ from tests.statistics_helpers import (
     GivenUniform,
     assert_counts,
     assert_detects,
+    assert_log_ratio,
     assert_mean_close,
+    bolder_response,
+    careless_response,
+    law_of_scalar,
     load_oracle,
+    worst_log_ratio,
 )
 
 CASES = load_oracle("scalar")["scalar_dp"]
@@ -106,28 +111,52 @@ each_mechanism = pytest.mark.parametrize(
 SHARES = [-1.0, 0.0, 1e-6, 0.1, 0.25, 1 / 3, 0.5, 0.77, 0.999, 1.0, 3.0]
 
 
-def worst_log_ratio(laws):
-    logs = np.log(np.array(laws))
-    return np.max(logs.max(axis=0) - logs.min(axis=0))
+def check_probability_ratio(mechanism, numbers=()):
+    """Check the probability of every output between all pairs of inputs, as the code has it.
+
+    The inputs are the grid points (of a long grid every fourth or so and the last), `numbers`, and
+    what lies beyond the range.
+    """
+    bins, most = mechanism.num_bins, mechanism.max_norm
+    grid = most * np.array([*range(0, bins, 1 + bins // 8), bins]) / bins
+    laws = {r: law_of_scalar(mechanism, r) for r in (*grid.tolist(), *numbers, -most, 3.0 * most)}
+    for r, law in laws.items():
+        values, probabilities = output_law(mechanism, r)
+        assert sorted(law) == pytest.approx(values, rel=1e-9, abs=1e-9 * mechanism.max_output)
+        assert [law[value] for value in sorted(law)] == pytest.approx(
+            probabilities, rel=1e-9, abs=1e-12
+        )
+    assert_log_ratio(laws.values(), mechanism.epsilon)
 
 
 @each_mechanism
 def test_probability_ratio(mechanism):
-    """Over all pairs of inputs and all outputs, the largest ratio is e^epsilon exactly.
+    """Over all pairs of inputs and all outputs, the largest ratio is e^epsilon exactly."""
+    check_probability_ratio(mechanism, [share * mechanism.max_norm for share in SHARES])
 
-    The mutant keeps the index with the same probability, but otherwise draws from all indices,
-    the true one included: it spends more.
-    """
-    grid = [share * mechanism.max_norm for share in SHARES]
-    laws = [output_law(mechanism, r)[1] for r in grid]
-    for law in laws:
-        assert law.sum() == pytest.approx(1.0, rel=1e-12)
-    assert worst_log_ratio(laws) <= mechanism.epsilon * (1 + 1e-12)
-    assert worst_log_ratio(laws) == pytest.approx(mechanism.epsilon, rel=1e-9)
-    bins, keep = mechanism.num_bins, math.exp(mechanism.epsilon)
-    share = keep / (keep + bins)
-    wrong = share * np.eye(bins + 1) + (1 - share) / (bins + 1)
-    assert worst_log_ratio([law @ wrong for law in np.eye(bins + 1)]) > mechanism.epsilon
+
+@PROPERTY
+@given(
+    epsilon=st.floats(math.log(0.01), math.log(500.0)).map(math.exp),
+    bins=st.integers(1, 40),
+    max_norm=st.floats(-3.0, 3.0).map(lambda power: 10.0**power),
+    shares=st.lists(st.floats(0.0, 1.1), max_size=3),
+)
+def test_probability_ratio_over_the_range(epsilon, bins, max_norm, shares):
+    mechanism = ScalarDP(epsilon=epsilon, num_bins=bins, max_norm=max_norm)
+    check_probability_ratio(mechanism, [share * max_norm for share in shares])
+
+
+@pytest.mark.parametrize("mutant", [bolder_response, careless_response])
+@pytest.mark.parametrize("mechanism", MECHANISMS[1:], ids=lambda m: f"eps{m.epsilon:g}")
+def test_probability_ratio_mutants(monkeypatch, mechanism, mutant):
+    """Odds of e^epsilon to 1, not to k, and other indices with the true one among them."""
+    numbers = (0.0, mechanism.max_norm)
+    assert_log_ratio([law_of_scalar(mechanism, r) for r in numbers], mechanism.epsilon)
+    monkeypatch.setattr("flwr_sdp.magnitude.randomized_response", mutant)
+    laws = [law_of_scalar(mechanism, r) for r in numbers]
+    assert_detects(assert_log_ratio, laws, mechanism.epsilon)
+    assert worst_log_ratio(laws) > mechanism.epsilon
 
 
 @each_mechanism

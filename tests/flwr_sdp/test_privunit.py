@@ -435,45 +435,64 @@ def test_spread_mutant(setting):
 
 
 # ------------------------------------------------------------------ a million coordinates
+def large_mechanism(rule):
+    return PrivUnit.from_epsilon(10**6, 300.0, rule=rule, flip_share=0.02)
+
+
 @cache
 def large_dots(rule, count, mutant=None):
-    mechanism, factor = mutate(large_mechanism(rule), mutant)
-    unit = random_unit(mechanism.dim, dtype=np.float32)
-    rng = generator(mutant, mechanism.dim)
-    return factor * np.array(
-        [float(np.dot(mechanism.privatize(unit, rng), unit)) for _ in range(count)]
-    )
+    """Return the dot products of outputs with the input, and the norms of the outputs."""
+    mechanism, factor = large_mechanism(rule), 1.0
+    if mutant == "wrong threshold":
+        wrong = dataclasses.replace(mechanism, cap_threshold=0.95 * mechanism.cap_threshold)
+        mechanism, factor = wrong, mechanism.scale / wrong.scale
+    unit, rng = random_unit(mechanism.dim, dtype=np.float32), generator(mutant, mechanism.dim)
+    outputs = (mechanism.privatize(unit, rng) for _ in range(count))
+    pairs = [(np.dot(output, unit), np.dot(output, output) ** 0.5) for output in outputs]
+    return factor * np.array(pairs, dtype=np.float64).T
 
 
-def large_mechanism(rule):
-    return PrivUnit.from_epsilon(10**6, 100.0, rule=rule, flip_share=0.05)
+def check_large_mean(rule, dots):
+    law = DotLaw.of(large_mechanism(rule))
+    assert_mean_close(dots, 1.0, variance=law.variance / law.mean**2)
 
 
-def check_large(rule, dots):
-    mechanism = large_mechanism(rule)
-    law = DotLaw.of(mechanism)
-    inside = dots / mechanism.scale > mechanism.cap_threshold / 2
-    assert_mean_close(dots, 1.0, variance=law.variance * mechanism.scale**2)
+def check_large_law(rule, dots):
+    law = DotLaw.of(large_mechanism(rule))
+    cosines = dots * law.mean  # outputs should have the length 1/mean
+    inside = cosines > law.threshold / 2
     assert_frequency(np.count_nonzero(inside), len(dots), law.p)
-    assert_mean_close(dots[inside] / mechanism.scale, law.mean_inside, variance=law.variance_inside)
+    assert_mean_close(cosines[inside], law.mean_inside, variance=law.variance_inside)
+
+
+LARGE_CHECKS = [check_large_mean, check_large_law]
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_million_coordinates(rule):
-    """30 float32 outputs: their mean, the share inside the cap, and the mean there.
+    """200 float32 outputs: their norm, their mean, the share inside the cap, and the mean there.
 
-    The variances are exact. False alarms: 6e-7 for the second and third; 1e-3 for the first, in
-    which draws from the rest are rare (P(N >= 3), N binomial with 30 and at most 0.007).
+    Everything is compared with the exact law: 5 standard errors of the mean are below 1.8 % of it.
+    False alarms: 6e-7 for the last two; 5e-4 for the mean, in which draws from the rest are rare
+    (P(N >= 4) or P(N >= 5), N binomial with 200 and 0.0017 or 0.0025).
     """
-    check_large(rule, large_dots(rule, 30))
+    dots, norms = large_dots(rule, 200)
+    np.testing.assert_allclose(norms, 1.0 / DotLaw.of(large_mechanism(rule)).mean, rtol=1e-5)
+    for check in LARGE_CHECKS:
+        check(rule, dots)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_million_coordinates_mutants(mutant):
-    if mutant == "longer":
-        assert_detects(check_large, "tight", 1.05 * large_dots("tight", 30))
-    else:
-        assert_detects(check_large, "tight", large_dots("tight", 10, mutant))
+@pytest.mark.parametrize("check", LARGE_CHECKS)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_million_coordinates_mutants(rule, check):
+    """5 % off in m, in p and in the threshold, and the rest of the sphere taken for the cap."""
+    dots, rest = large_dots(rule, 200)[0], large_dots(rule, 10, "swapped sides")[0]
+    for factor in (0.95, 1.05):
+        assert_detects(check, rule, factor * dots)
+    less_inside = dots.copy()
+    less_inside[::20] = rest
+    for mutant in (less_inside, rest, large_dots(rule, 80, "wrong threshold")[0]):
+        assert_detects(check, rule, mutant)
 
 
 # ------------------------------------------------------------------ the sides of the cap

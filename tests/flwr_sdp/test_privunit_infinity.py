@@ -769,6 +769,92 @@ def test_a_hundred_thousand_coordinates_mutants():
     assert_detects(check_large, large_matches("swapped cap"))
 
 
+MILLION = PrivUnitInfinity.from_epsilon(10**6, 300.0)
+each_input = pytest.mark.parametrize("name", ["corner", "inside"])
+
+
+@cache
+def million_input(name):
+    """Return x, a corner or not, and another corner w."""
+    make = corner_of if name == "corner" else input_of
+    return make(MILLION.dim), corner_of(MILLION.dim)[::-1]
+
+
+@cache
+def million(name, count, mutant=None):
+    """Return <Z, x>, <Z, w> and |Z - x|^2 of outputs: of each an array."""
+    x, w = (np.float32(vector) for vector in million_input(name))
+    rng, facts = generator(mutant, 10**6, name), []
+    for _ in range(count):
+        output = MILLION.privatize(x, rng)
+        error = output - x
+        facts.append(
+            (np.dot(output, x), np.dot(output, w), np.sum(error * error, dtype=np.float64))
+        )
+    return np.array(facts, dtype=np.float64).T
+
+
+@cache
+def million_mean_pair():
+    """Return m, and the mean of the product of two agreements a_i, where V_i = a_i u_i."""
+    law, dim = MatchesLaw(MILLION), MILLION.dim
+    assert law.pmf.sum() == pytest.approx(1.0, rel=1e-6)
+    pair = (law.pmf @ (2.0 * law.counts - dim) ** 2 - dim) / (dim * (dim - 1.0))
+    return true_mean(MILLION), pair
+
+
+def variance_of_product(x, w):
+    """Return the exact variance of <Z, w>, rounding of x included."""
+    mean, pair = million_mean_pair()
+    square = w @ w + pair * ((x @ w) ** 2 - (x * x) @ (w * w))
+    return square / mean**2 - (x @ w) ** 2
+
+
+def check_million_mean(name, dots, probes, errors):
+    x, w = million_input(name)
+    assert_mean_close(dots, x @ x, variance=variance_of_product(x, x))
+    assert_mean_close(probes, x @ w, variance=variance_of_product(x, w))
+
+
+def check_million_squared_error(name, dots, probes, errors):
+    x, _ = million_input(name)
+    expected = MILLION.dim / million_mean_pair()[0] ** 2 - x @ x
+    assert_mean_close(errors, expected, variance=4.0 * variance_of_product(x, x))
+    assert MILLION.expected_squared_error(x) == pytest.approx(expected, rel=1e-6)
+
+
+MILLION_CHECKS = [check_million_mean, check_million_squared_error]
+
+
+@each_input
+def test_a_million_coordinates(name):
+    """200 float32 outputs: their mean along the input and a corner, and their squared error.
+
+    All variances are exact: 5 standard errors along the input are 1.5 % of it for a corner, and
+    2.6 % for a vector inside. False alarms: 5e-4 for a corner, where draws from the rest are rare
+    (P(N >= 4), N binomial with 200 and 0.0017), and 2e-6 for a vector inside.
+    """
+    for check in MILLION_CHECKS:
+        check(name, *million(name, 200))
+
+
+@each_input
+@pytest.mark.parametrize("check", MILLION_CHECKS)
+def test_a_million_coordinates_mutants(check, name):
+    """5 % off in m and in p, and the rest of the cube taken for the cap."""
+    facts, rest = million(name, 200), million(name, 10, "swapped cap")
+    x, _ = million_input(name)
+    dots, probes, errors = facts
+    squares = errors + 2.0 * dots - x @ x  # |Z|^2
+    for f in (0.95, 1.05):
+        scaled = f * f * squares - 2.0 * f * dots + x @ x
+        assert_detects(check, name, f * dots, f * probes, scaled)
+    less_inside = facts.copy()
+    less_inside[:, ::20] = rest
+    assert_detects(check, name, *less_inside)
+    assert_detects(check, name, *rest)
+
+
 def test_where_a_large_output_agrees():
     """Matches in eight stretches of one output of 300,000 coordinates; false alarms: 5e-6.
 

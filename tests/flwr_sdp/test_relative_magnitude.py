@@ -16,8 +16,13 @@ from tests.statistics_helpers import (
     GivenUniform,
     assert_counts,
     assert_detects,
+    assert_log_ratio,
     assert_mean_close,
+    bolder_response,
+    careless_response,
+    law_of_scalar,
     load_oracle,
+    worst_log_ratio,
 )
 
 CASES = load_oracle("scalar")["scalar_rel"]
@@ -278,30 +283,51 @@ each_mechanism = pytest.mark.parametrize(
 SHARES = [-1.0, 0.0, 1e-6, 1e-3, 0.02, 0.1, 0.25, 1 / 3, 0.5, 0.77, 0.999, 1.0, 3.0]
 
 
-def worst_log_ratio(laws):
-    logs = np.log(np.array(laws))
-    return np.max(logs.max(axis=0) - logs.min(axis=0))
+def check_probability_ratio(mechanism, numbers=()):
+    """Check the probability of every output between all pairs of inputs, as the code has it.
+
+    The inputs are the grid points in the range (of a long grid every sixth or so), `numbers`, the
+    ends of the range and what lies beyond. Two grid points in the range attain it, 0 being one.
+    """
+    most, bins = mechanism.max_norm, mechanism.num_bins
+    grid = [point for point in grid_of(mechanism)[:: 1 + bins // 6].tolist() if point <= most]
+    laws = {r: law_of_scalar(mechanism, r) for r in (*grid, *numbers, most, -most, 3.0 * most)}
+    for r, law in laws.items():
+        values, probabilities = output_law(mechanism, r)
+        assert sorted(law) == pytest.approx(values, rel=1e-9, abs=1e-9 * mechanism.max_output)
+        assert [law[value] for value in sorted(law)] == pytest.approx(
+            probabilities, rel=1e-9, abs=1e-9
+        )
+    assert_log_ratio(laws.values(), mechanism.epsilon, attained=len(grid) > 1)
 
 
 @each_mechanism
 def test_probability_ratio(mechanism):
-    """Over all pairs of inputs and all outputs, the largest ratio is e^epsilon at most.
+    """Over all pairs of inputs and all outputs, the largest ratio is e^epsilon at most."""
+    check_probability_ratio(mechanism, [share * mechanism.max_norm for share in SHARES])
 
-    Two grid points in the range attain it, 0 being one. The mutant keeps the index with the same
-    probability, but otherwise draws from all indices, the true one included: it spends more.
-    """
-    grid = [point for point in grid_of(mechanism) if point <= mechanism.max_norm]
-    laws = [output_law(mechanism, share * mechanism.max_norm)[1] for share in SHARES]
-    laws += [output_law(mechanism, point)[1] for point in grid]
-    for law in laws:
-        assert law.sum() == pytest.approx(1.0, rel=1e-12)
-    assert worst_log_ratio(laws) <= mechanism.epsilon * (1 + 1e-12)
-    if len(grid) > 1:
-        assert worst_log_ratio(laws) == pytest.approx(mechanism.epsilon, rel=1e-9)
-    bins, keep = mechanism.num_bins, math.exp(mechanism.epsilon)
-    share = keep / (keep + bins)
-    wrong = share * np.eye(bins + 1) + (1 - share) / (bins + 1)
-    assert worst_log_ratio([law @ wrong for law in np.eye(bins + 1)]) > mechanism.epsilon
+
+@PROPERTY
+@given(
+    epsilon=st.floats(math.log(0.01), math.log(500.0)).map(math.exp),
+    share=st.floats(-2.0, 0.3).map(lambda power: 10.0**power),
+    ratio=st.floats(1.3, 8.0),
+    numbers=st.lists(st.floats(0.0, 1.1), max_size=2),
+)
+def test_probability_ratio_over_the_range(epsilon, share, ratio, numbers):
+    check_probability_ratio(relative(epsilon, 1.0, share, ratio), numbers)
+
+
+@pytest.mark.parametrize("mutant", [bolder_response, careless_response])
+@pytest.mark.parametrize("mechanism", MECHANISMS[2:8], ids=lambda m: f"eps{m.epsilon:g}")
+def test_probability_ratio_mutants(monkeypatch, mechanism, mutant):
+    """Odds of e^epsilon to 1, not to k, and other indices with the true one among them."""
+    numbers = (0.0, grid_of(mechanism)[1])
+    assert_log_ratio([law_of_scalar(mechanism, r) for r in numbers], mechanism.epsilon)
+    monkeypatch.setattr("flwr_sdp.relative_magnitude.randomized_response", mutant)
+    laws = [law_of_scalar(mechanism, r) for r in numbers]
+    assert_detects(assert_log_ratio, laws, mechanism.epsilon)
+    assert worst_log_ratio(laws) > mechanism.epsilon
 
 
 @each_mechanism
@@ -495,14 +521,13 @@ def test_everything_is_finite(epsilon, max_norm, share):
     r=st.floats(-0.1, 1.2),
 )
 def test_exact_law_over_the_range(epsilon, share, ratio, r):
-    """Unbiased, variance and probabilities by enumeration, for any grid."""
+    """Unbiased, and its variance, by enumeration, for any grid."""
     mechanism = ScalarRelDP.from_epsilon(epsilon, 1.0, accuracy=share, ratio=ratio)
     values, law = output_law(mechanism, r)
     clipped = min(max(r, 0.0), 1.0)
     assert law @ values == pytest.approx(clipped, abs=1e-11 * mechanism.max_output)
     exact = law @ (values - clipped) ** 2
     assert mechanism.variance(r) == pytest.approx(exact, rel=1e-8)
-    assert worst_log_ratio([law, output_law(mechanism, 0.0)[1]]) <= epsilon * (1 + 1e-9)
     assert mechanism.variance(r) <= repaired_bound(mechanism, clipped) * (1 + 1e-9)
 
 
