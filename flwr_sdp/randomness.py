@@ -417,7 +417,8 @@ def as_generator(rng: Any) -> KeystreamGenerator:
     """Return a keystream generator for whatever a caller may pass as `rng`.
 
     ``None`` gives a secure generator. A generator of NumPy or torch provides the key of a new
-    stream, and moves on; it is for simulation, since its own state can be recovered.
+    stream, and moves on; it is for simulation, since its own state can be recovered, and a forked
+    process repeats it.
     """
     if rng is None:
         return secure_generator()
