@@ -46,8 +46,8 @@ Floats = NDArray[np.float64]
 # Products and quotients of norms between these and lengths are well within float32.
 _SMALL, _LARGE = 1e-9, 1e9
 
-# Bits of the longest coordinate there can be: those of the type less the ones that noise lacks.
-_GRID_BITS = {np.dtype(np.float32): 21, np.dtype(np.float64): 41}
+# Bits of a coordinate as long as the vector: well fewer than arithmetic leaves in such a one.
+_GRID_BITS = {np.dtype(np.float32): 17, np.dtype(np.float64): 40}
 
 # In more dimensions than these, normal numbers are never all 0.
 _FEW = 8
@@ -78,7 +78,7 @@ def draw(
 ) -> FloatArray:
     """Return random vectors of the given lengths at the given dot products with the rows.
 
-    Their coordinates are multiples of :func:`grid_of` the length.
+    Their coordinates are multiples of :func:`grid_of` the length: all 0 if it is below half of one.
 
     Parameters
     ----------
@@ -95,32 +95,35 @@ def draw(
     """
     out = np.empty(rows.shape, rows.dtype)  # whatever the order of the rows in memory
     dots = np.where(norms.any(axis=1), dots, 0.0)
-    grids = grid_of(lengths, rows.dtype)
+    grids = grid_of(lengths, rows.shape[1], rows.dtype)
     lengths = lengths / grids  # all lengths from here on are in units of the grid
     along, across = _parts(lengths, dots)
+    aims = _aims(norms[:, 0], along, across, rows.dtype)
+    count = BLOCK // rows.shape[1]
     if norms.shape[1] > 1:
         for i in range(len(rows)):
             facts = float(along[i]), float(across[i]), float(grids[i])
             _draw_in_segments(out[i], rows[i], norms[i], *facts, rng, threads)
-        return out
-    aims = _aims(norms[:, 0], along, across, rows.dtype)
-    count = BLOCK // rows.shape[1]
-    if len(rows) == 1 or count == 1:
+    elif len(rows) == 1 or count == 1:
         for row_out, row, aim, grid in zip(out, rows, aims.tolist(), grids, strict=True):
             _draw_row(row_out, row, aim, grid, rng)
-        return out
-    for start in range(0, len(rows), count):
-        part = slice(start, start + count)
-        _draw_rows(out[part], rows[part], aims[part], grids[part], rng)
+    else:
+        for start in range(0, len(rows), count):
+            part = slice(start, start + count)
+            _draw_rows(out[part], rows[part], aims[part], grids[part], rng)
+    out[np.abs(lengths) < 0.5] = 0.0  # not -0.0, whose sign may be the row's
     return out
 
 
-def grid_of(lengths: Floats, dtype: Any) -> Floats:
+def grid_of(lengths: Floats, dim: int, dtype: Any) -> Floats:
     """Return of what powers of two the coordinates of vectors of these lengths are multiples.
 
-    2^-21 to 2^-20 of the length in float32, 2^-41 to 2^-40 in float64.
+    In float32 2^-17 to 2^-16 of the length. Above 65,536 dimensions, where the length of the output
+    would show it, it is finer, so that the usual coordinate keeps 8 bits. In float64 it is 2^-23 of
+    that.
     """
-    exponents = np.frexp(lengths)[1] - _GRID_BITS[np.dtype(dtype)]
+    more = max(((dim - 1).bit_length() + 1) // 2 - 8, 0)
+    exponents = np.frexp(lengths)[1] - _GRID_BITS[np.dtype(dtype)] - more
     smallest = float(np.finfo(dtype).smallest_subnormal)
     grids: Floats = np.maximum(np.ldexp(1.0, exponents), smallest)
     return grids

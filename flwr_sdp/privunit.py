@@ -67,9 +67,9 @@ class PrivUnit:
     8 MiB (float64) that each thread keeps.
 
     **Floating point.** The guarantee is that of the real-number mechanism, whose output is rounded
-    to a grid: multiples of a power of two, 2^-21 to 2^-20 of :attr:`scale` in float32 and 2^-41 to
-    2^-40 in float64. That takes away the digits in which the noise could be told from other
-    numbers. No theorem bounds what is left; see ``docs/mechanisms.md``.
+    to a grid: multiples of a power of two, 2^-17 to 2^-16 of :attr:`scale` in float32 (finer above
+    65,536 dimensions) and 2^-40 to 2^-39 in float64. That takes away the digits in which the noise
+    could be told from other numbers. No theorem bounds what is left; see ``docs/mechanisms.md``.
     """
 
     dim: int

@@ -27,7 +27,9 @@ _CHUNK = 8_192
 # The noised sum is rounded to 2^-32 to 2^-31 of the noise: see `flwr_sdp.direction` for what its
 # last digits would tell. Its own lattice is finer by a factor of a million.
 _GRID_BITS = 32
-_LEAST_NOISE = 1e-250
+
+LEAST_NOISE = 1e-250
+"""Smallest standard deviation of the noise on a sum, but for none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,14 +191,24 @@ class ClippedSum:
         divisor : float
             What the sum is divided by.
         noise_std : float
-            Standard deviation of the noise on every coordinate of the sum; 0 or at least 1e-250.
+            Standard deviation of the noise on every coordinate of the sum: 0 or from 1e-250 on.
         learning_rate : float
             How far the model moves along the mean.
         rng : KeystreamGenerator
             Generator of the noise.
+
+        Raises
+        ------
+        ValueError
+            If `noise_std` is out of range.
+        RuntimeError
+            If the sum has been released.
         """
-        if 0 < noise_std < _LEAST_NOISE:  # the grid would be no number
-            raise ValueError(f"noise_std must be 0 or at least {_LEAST_NOISE:g}; got {noise_std!r}")
+        # Anything else would leave the noise out, or the grid would be no number.
+        if not (noise_std == 0 or LEAST_NOISE <= noise_std < math.inf):
+            raise ValueError(
+                f"noise_std must be 0 or a finite number >= {LEAST_NOISE:g}; got {noise_std!r}"
+            )
         sums, self._sums = self._unreleased(), None
         square, grid = 0.0, math.ldexp(1.0, math.frexp(noise_std)[1] - _GRID_BITS)
         moved: dict[str, Array] = {}

@@ -37,7 +37,7 @@ from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection
 from flwr_sdp.separated import SeparatedMechanism
 from flwr_sdp.strategies._quiet import quiet
 from flwr_sdp.strategies.accountants import compose, default_delta
-from flwr_sdp.strategies.accumulator import Accumulator, ClippedSum
+from flwr_sdp.strategies.accumulator import LEAST_NOISE, Accumulator, ClippedSum
 from flwr_sdp.strategies.budget import Budget
 from flwr_sdp.strategies.checkpoint import Checkpoints, Snapshot
 from flwr_sdp.strategies.cohort import (
@@ -224,8 +224,12 @@ class ClipAndNoise(Strategy):
                 f"noise_multiplier must be 0 or at least {_LEAST_NOISE:g}, below which accountants "
                 f"lose their precision; got {noise_multiplier!r}"
             )
-        if noise_multiplier > 0 and clip_norm == math.inf:
-            raise ValueError("clip_norm must be finite when noise_multiplier is above 0; got inf")
+        noise_std = noise_multiplier * clip_norm if noise_multiplier else 0.0
+        if noise_multiplier > 0 and not LEAST_NOISE <= noise_std < math.inf:
+            raise ValueError(
+                "clip_norm must be finite when noise_multiplier is above 0, and the noise, the "
+                f"product of the two, from {LEAST_NOISE:g} on; got {clip_norm!r}"
+            )
         self.sampling = _sampling(sampling_rate, cohort_size)
         _validate.number("server_learning_rate", server_learning_rate, above=0.0)
         if max_epsilon is not None:

@@ -23,6 +23,7 @@ class Recorder(KeystreamGenerator):
 
     def __init__(self, key: bytes) -> None:
         super().__init__(key, secure=False)
+        self.key = key
         self.draws: list[dict[str, Any]] = []
         self._inside = False
 
@@ -65,12 +66,29 @@ class Recorder(KeystreamGenerator):
         return children
 
 
+def key_of(name: str) -> bytes:
+    """Return the key of a case's stream."""
+    return seeded_generator(0, "vectors", name).bits(4).tobytes()
+
+
 def record(name: str, call: Any, **fields: Any) -> dict[str, Any]:
     """Return one case: its stream's key, what it drew, and what came out."""
-    key = seeded_generator(0, "vectors", name).bits(4).tobytes()
-    rng = Recorder(key)
+    rng = Recorder(key_of(name))
     output = np.asarray(call(rng)).tolist()
-    return {"name": name, "key": key.hex(), **fields, "draws": rng.draws, "output": output}
+    return {"name": name, "key": rng.key.hex(), **fields, "draws": rng.draws, "output": output}
+
+
+def grid(length: float, vector: np.ndarray) -> float:
+    """Return of what the coordinates of an output of this length are multiples."""
+    (grid,) = direction.grid_of(np.array([length]), vector.size, vector.dtype)
+    return float(grid)
+
+
+def grid_of_report(mechanism: SeparatedMechanism, name: str, update: np.ndarray) -> float:
+    """Return the same for a report, whose magnitude is drawn first."""
+    rng = KeystreamGenerator(key_of(name), secure=False)
+    norm = min(float(np.linalg.norm(update.astype(np.float64))), mechanism.magnitude.max_norm)
+    return grid(mechanism.direction.scale * mechanism.magnitude.privatize(norm, rng), update)
 
 
 def direction_fields(mechanism: PrivUnit, dtype: Any, block: int) -> dict[str, Any]:
@@ -144,6 +162,7 @@ def make() -> dict[str, Any]:
                         lambda rng, m=mechanism, u=unit: m.privatize(u, rng),
                         **direction_fields(mechanism, dtype, block),
                         unit=unit.tolist(),
+                        grid=grid(mechanism.scale, unit),
                     )
                 )
             product = SeparatedMechanism(
@@ -160,15 +179,17 @@ def make() -> dict[str, Any]:
             cases += [(quiet, f"0.7, noisy {i}", 0.7 * unit_vector(dim)) for i in range(2)]
             for whole, what, values in cases:
                 update = values.astype(dtype)
+                name = f"report {dim} {epsilon:g} {np.dtype(dtype)} {what}"
                 reports.append(
                     record(
-                        f"report {dim} {epsilon:g} {np.dtype(dtype)} {what}",
+                        name,
                         lambda rng, m=whole, u=update: m.privatize(u, rng),
                         **direction_fields(mechanism, dtype, block),
                         epsilon_magnitude=whole.magnitude.epsilon,
                         num_bins=whole.magnitude.num_bins,
                         max_norm=2.0,
                         update=update.tolist(),
+                        grid=grid_of_report(whole, name, update),
                     )
                 )
         finally:

@@ -151,8 +151,15 @@ def inner(a, b):
 def direction(stream, vector, dot, length, bits=64, block=524_288):
     """5: the whole vector, on its grid."""
     numbers = whole(stream, vector, dot, length, bits, block)
-    grid = 2.0 ** (math.frexp(length)[1] - (21 if bits == 32 else 41))
+    grid = grid_of(length, len(vector), bits)
     return [round(x / grid) * grid for x in numbers]
+
+
+def grid_of(length, dim, bits):
+    """5: of what an output's coordinates are multiples."""
+    more = max(math.ceil((dim - 1).bit_length() / 2) - 8, 0)
+    exponent = math.frexp(length)[1] - (17 if bits == 32 else 40) - more
+    return max(2.0**exponent, 2.0**-149 if bits == 32 else 2.0**-1074)
 
 
 def whole(stream, vector, dot, length, bits, block):

@@ -16,10 +16,11 @@ def close(bits):
     return {"rel": 2e-5, "abs": 2e-6} if bits == 32 else {"rel": 1e-12, "abs": 1e-12}
 
 
-def near(output, bits):
-    """Expect an output but for its last digits, and so perhaps the next place on the grid."""
-    exact = 4e-6 if bits == 32 else 4e-12
-    return pytest.approx(output, rel=0, abs=exact * math.hypot(*output))
+def assert_same_output(output, case, path="output"):
+    """Check that an output is on its grid, where the case has it or, for its digits, next to it."""
+    steps = np.array(output) / case["grid"]
+    assert np.all(steps == np.rint(steps)), path
+    assert np.abs(steps - np.array(case["output"]) / case["grid"]).max() <= 1, path
 
 
 def same(first, second, path="vectors"):
@@ -28,8 +29,8 @@ def same(first, second, path="vectors"):
         assert first.keys() == second.keys(), path
         tolerances = first.get("bits", 64)
         for key in first:
-            if key == "output" and isinstance(first[key], list):
-                assert first[key] == near(second[key], tolerances), path
+            if key == "output" and "grid" in second:
+                assert_same_output(first[key], second, path)
             elif key == "draws" and tolerances == 32:
                 flat = [list(numbers_of(tree[key])) for tree in (first, second)]
                 assert flat[0] == pytest.approx(flat[1], **close(32)), path
@@ -100,14 +101,14 @@ def test_port_gives_the_magnitudes(case):
 def test_port_gives_the_directions(case):
     stream = port.Stream(bytes.fromhex(case["key"]))
     output = port.priv_unit(stream, case, case["unit"], case["scale"])
-    assert output == near(case["output"], case["bits"])
+    assert_same_output(output, case)
 
 
 @pytest.mark.parametrize("case", VECTORS["reports"], ids=by_name)
 def test_port_gives_the_reports(case):
     stream = port.Stream(bytes.fromhex(case["key"]))
     output = port.separated(stream, case, case["update"])
-    assert output == near(case["output"], case["bits"])
+    assert_same_output(output, case)
 
 
 class Replay(port.Stream):
@@ -145,8 +146,16 @@ def test_recorded_draws_can_be_replayed(case):
         output = port.separated(stream, case, case["update"])
     else:
         output = port.priv_unit(stream, case, case["unit"], case["scale"])
-    assert output == near(case["output"], case["bits"])
+    assert_same_output(output, case)
     assert next(stream.draws, None) is None
+
+
+@pytest.mark.parametrize("case", VECTORS["reports"], ids=by_name)
+def test_port_that_does_not_round_is_noticed(case, monkeypatch):
+    monkeypatch.setattr(port, "direction", port.whole)
+    output = port.separated(port.Stream(bytes.fromhex(case["key"])), case, case["update"])
+    with pytest.raises(AssertionError):
+        assert_same_output(output, case)
 
 
 @pytest.mark.parametrize("case", VECTORS["directions"], ids=by_name)

@@ -57,8 +57,8 @@ def check_law(outputs, unit, dot):
     without what the vector's own part there takes: beta laws.
     """
     dim = len(unit)
-    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-6)
-    np.testing.assert_allclose(outputs @ unit, dot, atol=2e-6)
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-5)
+    np.testing.assert_allclose(outputs @ unit, dot, atol=2e-5)
     rest = (outputs - dot * unit) / math.sqrt(1.0 - dot * dot)
     for seed in range(1, 4):
         assert_follows(rest @ orthogonal(unit, seed), DotLaw(dim - 1).uniform_cdf)
@@ -136,7 +136,7 @@ def test_mutants_of_the_segments(monkeypatch):
 def test_zero_vector_gets_a_random_direction(dim):
     """1,500 draws, of negative length: KS tests of three cosines; false alarms: 1.7e-6 a case."""
     outputs = draws(np.zeros(dim), 0.3, 1500, "zero", dim, length=-2.5)
-    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 2.5, rtol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 2.5, rtol=4e-12)
     for seed in range(3):
         cosines = outputs @ random_unit(dim, seed=seed) / 2.5
         assert_follows(cosines, DotLaw(dim).uniform_cdf)
@@ -155,8 +155,8 @@ def test_zero_rows_among_others(dtype):
     rows = np.tile(np.stack([np.zeros(dim, dtype), vector]), (count, 1))
     full = (np.full(2 * count, value) for value in (0.3, 2.0))
     outputs = draw(rows, segment_norms(rows), *full, seeded_generator(84)).astype(np.float64)
-    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 2.0, rtol=2e-6)
-    np.testing.assert_allclose(outputs[1::2] @ vector.astype(np.float64), 0.6, atol=4e-6)
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 2.0, rtol=2e-5)
+    np.testing.assert_allclose(outputs[1::2] @ vector.astype(np.float64), 0.6, atol=4e-5)
 
     def check(lost):
         for coordinate in (lost[:, 0], lost[:, -1], lost @ random_unit(dim, seed=1)):
@@ -175,8 +175,8 @@ def test_norms_and_lengths_of_any_size(dim, length, norm):
     unit = random_unit(dim)
     vector = (norm * unit).astype(np.float32)
     output = draws(vector, 0.3, 1, "size", dim, length=length)[0]
-    assert np.linalg.norm(output) == pytest.approx(length, rel=2e-6)
-    assert output @ unit == pytest.approx(0.3 * length, rel=1e-5)
+    assert np.linalg.norm(output) == pytest.approx(length, rel=2e-5)
+    assert output @ unit == pytest.approx(0.3 * length, rel=1e-4)
 
 
 @pytest.mark.usefixtures("short_blocks")
@@ -185,7 +185,7 @@ def test_a_segment_whose_norm_has_lost_its_digits_is_taken_for_zero():
     vector = random_unit(16).astype(np.float32)
     vector[:4] = 5e-23
     outputs = draws(vector, 0.3, 50, "lost")
-    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-6)
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-5)
 
 
 @pytest.mark.usefixtures("short_blocks")
@@ -209,8 +209,8 @@ def test_whole_rows(dim, dtype):
     vector = random_unit(dim).astype(dtype)
     unit = vector.astype(np.float64) / np.linalg.norm(vector.astype(np.float64))
     outputs = draws(vector, 0.3, 1000, "whole", dim, dtype.__name__)
-    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-6)
-    np.testing.assert_allclose(outputs @ unit, 0.3, atol=2e-6)
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-5)
+    np.testing.assert_allclose(outputs @ unit, 0.3, atol=2e-5)
     cosines = outputs @ orthogonal(unit, 1) / math.sqrt(1 - 0.09)
     if dim == 2:
         assert_frequency(np.count_nonzero(cosines > 0), 1000, 0.5)
@@ -230,8 +230,8 @@ def test_wherever_the_last_axis_lies(rows, last):
     outputs = np.concatenate(
         [draws(vector, 0.3, rows, "axis", repr(last), i) for i in range(1000 // rows)]
     )
-    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=1e-12)
-    np.testing.assert_allclose(outputs @ vector, 0.3, atol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=4e-12)
+    np.testing.assert_allclose(outputs @ vector, 0.3, atol=4e-12)
     cosines = outputs @ orthogonal(vector, 1) / math.sqrt(1 - 0.09)
     assert_follows(cosines, DotLaw(4).uniform_cdf)
     assert_detects(assert_follows, np.abs(cosines), DotLaw(4).uniform_cdf)
@@ -251,7 +251,7 @@ def test_noise_of_zeros_is_drawn_again(monkeypatch, rows):
     monkeypatch.setattr(direction.KeystreamGenerator, "fill_normal", fill_after_zeros)
     one = np.ones(len(rows))
     out = draw(rows, segment_norms(rows), 0.6 * one, one, seeded_generator(1))
-    np.testing.assert_allclose(np.linalg.norm(out, axis=1), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(out, axis=1), 1.0, rtol=4e-12)
     assert len(calls) == 2
 
 
@@ -393,7 +393,7 @@ def test_order_of_the_rows_in_memory_does_not_matter(dim):
         draw(given, segment_norms(rows), 0.3 * one, one, seeded_generator(83))
         for given in (rows, np.asfortranarray(rows))
     ]
-    np.testing.assert_allclose(*outputs, rtol=1e-12)
+    np.testing.assert_allclose(*outputs, rtol=4e-12)
 
 
 # ------------------------------------------------------------------ norms

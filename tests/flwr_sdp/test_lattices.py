@@ -13,6 +13,7 @@ import pytest
 
 from flwr_sdp import (
     PrivUnit,
+    ScalarDP,
     SeparatedBudget,
     SeparatedMechanism,
     direction,
@@ -20,7 +21,8 @@ from flwr_sdp import (
     seeded_generator,
 )
 from flwr_sdp.direction import grid_of
-from tests.statistics_helpers import assert_detects, random_unit
+from tests.docs import port
+from tests.statistics_helpers import random_unit
 
 DTYPES = [np.float32, np.float64]
 BITS = {np.float32: 24, np.float64: 53}
@@ -77,12 +79,13 @@ def radii(output, guess):
     return best
 
 
-def check_hidden(attack, limit, mechanism, dtype):
-    """Check that the score of the input is one that any other guess may have, in 6 outputs."""
+def scores(attack, mechanism, dtype):
+    """Return the scores of the inputs of 6 outputs."""
+    found = []
     for i in range(6):
         unit = random_unit(mechanism.dim, seed=i, dtype=dtype)
-        scores = attack(mechanism.privatize(unit, seeded_generator(101, i)), unit)
-        assert abs(np.mean(scores)) < limit, np.mean(scores)
+        found.append(np.mean(attack(mechanism.privatize(unit, seeded_generator(101, i)), unit)))
+    return np.array(found)
 
 
 MECHANISMS = [
@@ -100,52 +103,53 @@ def test_cosines_are_hidden(mechanism, dtype, monkeypatch):
 
     The mutant's mean is above 0.95.
     """
-    limit = 5.0 * math.sqrt(0.5 / 318)
-    check_hidden(cosines, limit, mechanism, dtype)
+    assert np.abs(scores(cosines, mechanism, dtype)).max() < 5.0 * math.sqrt(0.5 / 318)
     unrounded(monkeypatch)
-    assert_detects(check_hidden, cosines, 0.95, mechanism, dtype)
+    assert scores(cosines, mechanism, dtype).min() > 0.95
 
 
 def test_radii_are_hidden(monkeypatch):
     """Radii near 0 are as many as their words, and the grid hides them besides: either is enough.
 
-    The best of 30,000 means of 16 phases is below 0.9 but for one in 10,000; with neither it is
-    above 0.95.
+    The best of 30,000 means of 16 phases is below 0.9 but for two in 100,000 outputs; with neither
+    it is above 0.95 in all of them.
     """
-    mechanism = MECHANISMS[0]
-    check_hidden(radii, 0.9, mechanism, np.float32)
+    given = radii, MECHANISMS[0], np.float32
+    assert scores(*given).max() < 0.9
     with monkeypatch.context() as patch:
         coarse_near_zero(patch)
-        check_hidden(radii, 0.9, mechanism, np.float32)
+        assert scores(*given).max() < 0.9
     unrounded(monkeypatch)
-    check_hidden(radii, 0.9, mechanism, np.float32)
+    assert scores(*given).max() < 0.9
     coarse_near_zero(monkeypatch)
-    assert_detects(check_hidden, radii, 0.95, mechanism, np.float32)
+    assert scores(*given).min() > 0.95
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_where_the_input_is_zero_is_hidden(dtype, monkeypatch):
     """What a pair of coordinates shows by itself: about 318 phases of each of 6 outputs.
 
-    The second half of the pairs is 0 in the input. False alarms: 6e-6. The mutant shows a lattice
-    there and none in the first half.
+    The second half of the pairs is 0 in the input. False alarms: 7e-6. The mutant shows a lattice
+    there and none in the first half, in all 6.
     """
     half, limit = DIM // 2, 5.0 * math.sqrt(0.5 / 159)
     places = np.arange(half) < half // 2
     support = np.concatenate([places, places, [True]])
 
-    def check(limit):
+    def means():
+        found = []
         for i in range(6):
             unit = random_unit(DIM, seed=i) * support
             unit = (unit / np.linalg.norm(unit)).astype(dtype)
             output = MECHANISMS[0].privatize(unit, seeded_generator(105, i))
             x, y = (output[part].astype(np.longdouble) for part in (slice(half), slice(half, -1)))
-            for where in (places, ~places):
-                assert abs(np.mean(phases(x[where], y[where], dtype))) < limit
+            found.append([np.mean(phases(x[p], y[p], dtype)) for p in (places, ~places)])
+        return np.abs(found)
 
-    check(limit)
+    assert means().max() < limit
     unrounded(monkeypatch)
-    assert_detects(check, 0.95)
+    assert means()[:, 0].max() < limit
+    assert means()[:, 1].min() > 0.95
 
 
 # ------------------------------------------------------------------ the grid
@@ -157,7 +161,7 @@ def short_blocks(monkeypatch):
 
 
 def on_grid(vectors, lengths):
-    steps = vectors.astype(np.float64) / grid_of(lengths, vectors.dtype)[:, None]
+    steps = vectors.astype(np.float64) / grid_of(lengths, vectors.shape[1], vectors.dtype)[:, None]
     return bool(np.all(steps == np.rint(steps)))
 
 
@@ -189,19 +193,68 @@ def test_every_output_is_on_the_grid(dim, blocks, dtype, request, monkeypatch):
         assert on_grid(found, lengths)
         assert not on_grid(real, lengths)
         wrong = np.abs(found.astype(np.float64) - real).max(axis=1)
-        assert np.all(wrong <= grid_of(lengths, dtype) / 2)
+        assert np.all(wrong <= grid_of(lengths, dim, dtype) / 2)
+
+
+@pytest.mark.parametrize(
+    ("dim", "more"),
+    [(2, 0), (65_536, 0), (65_537, 1), (2**18, 1), (2**18 + 1, 2), (3_274_634, 3), (10**8, 6)],
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_size_of_the_grid(dtype, dim, more):
+    """A power of two that depends on the length and the dimension alone.
+
+    It is at least the type's smallest number, and the usual coordinate is 256 of it or more.
+    """
+    bits = more + (17 if dtype is np.float32 else 40)
+    for length in (1.0, 1.5, 1.999, 3e-5, -7e11):
+        (grid,) = grid_of(np.array([length]), dim, dtype)
+        assert math.frexp(grid)[0] == 0.5
+        assert 2.0**-bits < grid / abs(length) <= 2.0 ** (1 - bits)
+        assert grid <= 2.0**-8 * abs(length) / math.sqrt(dim)
+    tiny = np.array([0.0, float(np.finfo(dtype).smallest_subnormal)])
+    assert np.all(grid_of(tiny, dim, dtype) >= tiny[1])
+
+
+@pytest.mark.parametrize("dim", [2, 3, 4, 5, 16, 50, 500, 5000])
+def test_arithmetic_is_finer_than_the_grid(dim, monkeypatch):
+    """What float32 adds to the real sum of noise and input, in steps of the grid: 200 outputs.
+
+    In few dimensions it comes nearest. The same words in float64, in a port that shares no code,
+    stand for real numbers.
+    """
+    mechanism, unit = PrivUnit.from_epsilon(dim, 1.0), random_unit(dim, dtype=np.float32)
+    (grid,) = grid_of(np.array([mechanism.scale]), dim, np.float32)
+    monkeypatch.setattr(direction, "_round", lambda out, grid: np.multiply(out, grid, out))
+    case = {
+        "epsilon_flip": mechanism.epsilon_flip,
+        "cap_threshold": mechanism.cap_threshold,
+        "wide_cap": mechanism.epsilon_cap < math.log(0.85 / 0.15),
+        "bits": 32,
+        "block": randomness.BLOCK,
+    }
+    monkeypatch.setattr(port, "direction", port.whole)
+    wrong = []
+    for i in range(200 if dim < 1000 else 5):
+        key = seeded_generator(106, dim, i).bits(4).tobytes()
+        output = mechanism.privatize(unit, randomness.KeystreamGenerator(key, secure=False))
+        exact = port.priv_unit(port.Stream(key), case, unit.tolist(), mechanism.scale)
+        wrong.append(np.abs(output - np.array(exact)).max() / grid)
+    assert max(wrong) < 0.15
+    assert np.median(wrong) < 0.02
+    assert dim > 5 or 16 * np.median(wrong) > 0.03  # a grid with four bits more would not do
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_size_of_the_grid(dtype):
-    """A power of two that depends on the length alone, between the type's smallest and 2^-20."""
-    bits = 21 if dtype is np.float32 else 41
-    for length in (1.0, 1.5, 1.999, 3e-5, -7e11):
-        (grid,) = grid_of(np.array([length]), dtype)
-        assert math.frexp(grid)[0] == 0.5
-        assert 2.0**-bits < grid / abs(length) <= 2.0 ** (1 - bits)
-    tiny = np.array([0.0, float(np.finfo(dtype).smallest_subnormal)])
-    assert np.all(grid_of(tiny, dtype) >= tiny[1])
+def test_outputs_without_length_have_no_signs(dtype):
+    """Where nothing is left of the noise, a zero would have the sign of the update."""
+    mechanism = SeparatedMechanism(
+        direction=PrivUnit.from_epsilon(1000, 0.1),
+        magnitude=ScalarDP(epsilon=700.0, num_bins=1, max_norm=1e-60),
+    )
+    update = (1e-30 * random_unit(1000)).astype(dtype) * 1e-30
+    outputs = mechanism.privatize(np.tile(update, (3, 1)), seeded_generator(107))
+    assert not np.signbit(outputs[outputs == 0.0]).any()
 
 
 def test_rounding_leaves_the_norm():
@@ -209,4 +262,4 @@ def test_rounding_leaves_the_norm():
     mechanism = PrivUnit.from_epsilon(3_000_000, 100.0)
     unit = random_unit(mechanism.dim, dtype=np.float32)
     output = mechanism.privatize(unit, seeded_generator(104)).astype(np.float64)
-    assert np.linalg.norm(output) == pytest.approx(mechanism.scale, rel=1e-6)
+    assert np.linalg.norm(output) == pytest.approx(mechanism.scale, rel=2e-6)

@@ -448,7 +448,7 @@ def large_dots(rule, count, mutant=None):
         mechanism, factor = wrong, mechanism.scale / wrong.scale
     unit, rng = random_unit(mechanism.dim, dtype=np.float32), generator(mutant, mechanism.dim)
     outputs = (mechanism.privatize(unit, rng) for _ in range(count))
-    pairs = [(np.dot(output, unit), np.dot(output, output) ** 0.5) for output in outputs]
+    pairs = [(np.dot(output, unit), np.linalg.norm(output.astype(float))) for output in outputs]
     return factor * np.array(pairs, dtype=np.float64).T
 
 
@@ -477,7 +477,7 @@ def test_a_million_coordinates(rule):
     (P(N >= 4) or P(N >= 5), N binomial with 200 and 0.0017 or 0.0025).
     """
     dots, norms = large_dots(rule, 200)
-    np.testing.assert_allclose(norms, 1.0 / DotLaw.of(large_mechanism(rule)).mean, rtol=1e-5)
+    np.testing.assert_allclose(norms, 1.0 / DotLaw.of(large_mechanism(rule)).mean, rtol=4e-6)
     for check in LARGE_CHECKS:
         check(rule, dots)
 
@@ -507,12 +507,12 @@ def test_outputs_stay_in_the_cap_when_told_to(threshold, dim, dtype):
     def check(rng):
         outputs = mechanism.privatize(batch, rng).astype(np.float64)
         dots = outputs @ unit.astype(np.float64) / mechanism.scale
-        assert np.all(dots >= threshold - 1e-6)
+        assert np.all(dots >= threshold - 3e-5)
 
     check(seeded_generator(32, dim))
     assert_detects(check, generator("swapped sides", dim))
     outside = mechanism.privatize(batch, generator("swapped sides", dim)).astype(np.float64)
-    assert np.all(outside @ unit.astype(np.float64) / mechanism.scale < threshold + 1e-6)
+    assert np.all(outside @ unit.astype(np.float64) / mechanism.scale < threshold + 3e-5)
 
 
 # ------------------------------------------------------------------ what goes in and out
@@ -528,7 +528,7 @@ def test_shape_and_dtype_are_kept(shape, dtype):
     assert not np.shares_memory(output, unit)
     np.testing.assert_array_equal(unit, before)
     norms = np.linalg.norm(output.astype(np.float64).reshape(-1, 10), axis=1)
-    np.testing.assert_allclose(norms, mechanism.scale, rtol=1e-6)
+    np.testing.assert_allclose(norms, mechanism.scale, rtol=2e-5)
 
 
 def test_rows_are_independent_releases():

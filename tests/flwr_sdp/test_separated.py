@@ -245,7 +245,7 @@ def test_samples(norm, dtype):
     check_unbiased(norm, outputs)
     check_squared_error(norm, outputs)
     norms = np.linalg.norm(outputs, axis=1)
-    assert norms.max() <= make().max_output_norm * (1 + 1e-5)
+    assert norms.max() <= make().max_output_norm * (1 + 3e-5)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -301,7 +301,7 @@ def test_longest_outputs_are_reached():
     mechanism = make(budget=SeparatedBudget(epsilon_direction=10.0, epsilon_magnitude=1.0))
     outputs = [mechanism.privatize(vector_of(2.0), seeded_generator(61, i)) for i in range(30)]
     longest = max(np.linalg.norm(output) for output in outputs)
-    assert longest == pytest.approx(mechanism.max_output_norm, rel=1e-12)
+    assert longest == pytest.approx(mechanism.max_output_norm, rel=4e-12)
 
 
 # ------------------------------------------------------------------ the zero vector
@@ -472,13 +472,13 @@ def test_shape_and_dtype_are_kept(dim, dtype):
         assert output.dtype == dtype
         assert not np.shares_memory(output, vector)
         length = np.linalg.norm(output.astype(np.float64))
-        assert length <= mechanism.max_output_norm * (1 + 1e-5)
+        assert length <= mechanism.max_output_norm * (1 + 3e-5)
         # Its length is one of the finitely many that the magnitude can take.
         magnitude, scale = mechanism.magnitude, mechanism.direction.scale
         lengths = scale * np.abs(
             magnitude.step * (np.arange(magnitude.num_bins + 1) - magnitude.offset)
         )
-        assert np.min(np.abs(lengths / length - 1)) < 1e-5
+        assert np.min(np.abs(lengths / length - 1)) < 3e-5
 
 
 def test_layout_of_the_input_does_not_matter():

@@ -283,10 +283,14 @@ def test_noise_does_not_show_in_its_last_digits(monkeypatch):
     assert_detects(check, released_noise(monkeypatch))
 
 
-@pytest.mark.parametrize("noise_std", [1e-300, 9e-251])
-def test_noise_too_small_for_a_grid_is_refused(noise_std):
-    with pytest.raises(ValueError, match="noise_std must be 0 or at least 1e-250"):
-        release(ClippedSum(model(), 1.0), noise_std=noise_std)
+@pytest.mark.parametrize("noise_std", [1e-300, 9e-251, -1.0, math.nan, math.inf])
+def test_noise_that_would_not_be_added_is_refused(noise_std):
+    """Or the bare sum would leave; it is kept, and may be released with another noise."""
+    total = ClippedSum(model(), 1.0)
+    options = {"divisor": 1.0, "learning_rate": 1.0, "rng": seeded_generator(0)}
+    with pytest.raises(ValueError, match="noise_std must be 0 or a finite number >= 1e-250"):
+        total.release(noise_std=noise_std, **options)
+    total.release(noise_std=1.0, **options)
 
 
 @pytest.mark.parametrize("noise_std", [1e-250, 1e-30, 1e30])

@@ -1371,6 +1371,7 @@ def test_bad_numbers_are_refused_at_once(field, value):
     ("options", "match"),
     [
         ({"clip_norm": math.inf, "noise_multiplier": 1.0}, "clip_norm must be finite .*got inf"),
+        ({"clip_norm": 1e-320, "noise_multiplier": 1e-6}, "from 1e-250 on; got 1e-320"),
         ({"max_epsilon": 1.0}, "noise_multiplier must be above 0 when max_epsilon"),
         ({"strategy": FedAvg}, "strategy must be a flwr Strategy; got"),
         ({"strategy": "FedAvg"}, "strategy must be a flwr Strategy; got 'FedAvg'"),
