@@ -68,8 +68,8 @@ def test_noise_is_measured_by_the_longest_report(share):
     report = rounds(strategy(clip_norm=LONGEST * share, mechanism=MECHANISM)).report()
     assert report.central.epsilon == pytest.approx(poisson_epsilon(2.0), rel=1e-9)
     other = report.without_projection
-    assert other.noise_multiplier == pytest.approx(2.0 * share, rel=2e-5)
-    assert LONGEST < other.clip_norm < LONGEST * (1.0 + 2e-5)  # with the rounding of the devices
+    assert other.noise_multiplier == pytest.approx(2.0 * share, rel=4e-5)
+    assert LONGEST < other.clip_norm < LONGEST * (1.0 + 4e-5)  # with the rounding of the devices
     assert other.epsilon == pytest.approx(poisson_epsilon(2.0 * LONGEST * share / other.clip_norm))
     assert other.epsilon == pytest.approx(poisson_epsilon(2.0 * share), rel=1e-3)
     # The wrong way round, or the run's own multiplier, would be another number.
