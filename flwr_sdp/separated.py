@@ -180,7 +180,7 @@ class SeparatedMechanism:
 
     @property
     def max_output_norm(self) -> float:
-        """Largest norm any output can have: a server that clips there clips nothing."""
+        """Largest norm that outputs have but for their rounding: who clips there clips nothing."""
         return self.direction.scale * self.magnitude.max_output
 
     def expected_squared_error(self, norm: float) -> float:
