@@ -20,10 +20,10 @@ chi-square numbers :math:`\chi_b`, of one degree less than the segment has coord
 segment of u and is in all other directions uniformly random with length :math:`\sqrt{\chi_b} / T`.
 Each segment is thus drawn like a short vector of its own.
 
-What comes out is rounded to a grid that depends on L alone. The numbers that normals can be in
-floating point lie on lattices of their own. They would show where u is 0, and whoever guesses all
-of u could take it away from the output and see whether a lattice is left (Mironov, CCS 2012, doi
-10.1145/2382196.2382264, for the Laplace mechanism).
+What comes out is rounded to a grid that depends on L and the dimension. The numbers that normals
+can be in floating point lie on lattices of their own. They would show where u is 0, and whoever
+guesses all of u could take it away from the output and see whether a lattice is left (Mironov, CCS
+2012, doi 10.1145/2382196.2382264, for the Laplace mechanism).
 """
 
 from __future__ import annotations
