@@ -98,19 +98,12 @@ def draw(
     grids = grid_of(lengths, rows.shape[1], rows.dtype)
     lengths = lengths / grids  # all lengths from here on are in units of the grid
     along, across = _parts(lengths, dots)
-    aims = _aims(norms[:, 0], along, across, rows.dtype)
-    count = BLOCK // rows.shape[1]
     if norms.shape[1] > 1:
         for i in range(len(rows)):
             facts = float(along[i]), float(across[i]), float(grids[i])
             _draw_in_segments(out[i], rows[i], norms[i], *facts, rng, threads)
-    elif len(rows) == 1 or count == 1:
-        for row_out, row, aim, grid in zip(out, rows, aims.tolist(), grids, strict=True):
-            _draw_row(row_out, row, aim, grid, rng)
     else:
-        for start in range(0, len(rows), count):
-            part = slice(start, start + count)
-            _draw_rows(out[part], rows[part], aims[part], grids[part], rng)
+        _draw_whole(out, rows, _aims(norms[:, 0], along, across, rows.dtype), grids, rng)
     out[np.abs(lengths) < 0.5] = 0.0  # not -0.0, whose sign may be the row's
     return out
 
@@ -224,6 +217,20 @@ def sample_chi_squares(freedom: Floats, rng: KeystreamGenerator) -> Floats:
         draws[todo[accepted]] = 2.0 * (d[todo] * cube)[accepted]
         todo = todo[~accepted]
     return draws
+
+
+def _draw_whole(
+    out: FloatArray, rows: FloatArray, aims: Floats, grids: Floats, rng: KeystreamGenerator
+) -> None:
+    """Draw rows that are not cut: as many together as fit into a block."""
+    count = BLOCK // rows.shape[1]
+    if len(rows) == 1 or count == 1:
+        for row_out, row, aim, grid in zip(out, rows, aims.tolist(), grids, strict=True):
+            _draw_row(row_out, row, aim, grid, rng)
+        return
+    for start in range(0, len(rows), count):
+        part = slice(start, start + count)
+        _draw_rows(out[part], rows[part], aims[part], grids[part], rng)
 
 
 def _draw_row(

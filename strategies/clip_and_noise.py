@@ -64,7 +64,7 @@ from flwr_sdp.strategies.tally import Tally, fold
 # Flower's own logger, so that these lines appear among Flower's.
 _log = logging.getLogger("flwr")
 
-_LEAST_NOISE = 1e-6
+_LEAST_MULTIPLIER = 1e-6
 
 
 class ClipAndNoise(Strategy):
@@ -219,13 +219,12 @@ class ClipAndNoise(Strategy):
         if clip_norm != math.inf:
             _validate.number("clip_norm", clip_norm, above=0.0)
         _validate.number("noise_multiplier", noise_multiplier, minimum=0.0)
-        if 0 < noise_multiplier < _LEAST_NOISE:
+        if 0 < noise_multiplier < _LEAST_MULTIPLIER:
             raise ValueError(
-                f"noise_multiplier must be 0 or at least {_LEAST_NOISE:g}, below which accountants "
-                f"lose their precision; got {noise_multiplier!r}"
+                f"noise_multiplier must be 0 or at least {_LEAST_MULTIPLIER:g}, below which "
+                f"accountants lose their precision; got {noise_multiplier!r}"
             )
-        noise_std = noise_multiplier * clip_norm if noise_multiplier else 0.0
-        if noise_multiplier > 0 and not LEAST_NOISE <= noise_std < math.inf:
+        if noise_multiplier > 0 and not LEAST_NOISE <= noise_multiplier * clip_norm < math.inf:
             raise ValueError(
                 "clip_norm must be finite when noise_multiplier is above 0, and the noise, the "
                 f"product of the two, from {LEAST_NOISE:g} on; got {clip_norm!r}"
@@ -705,7 +704,7 @@ class ClipAndNoise(Strategy):
         if longest == self.clip_norm:
             return central
         multiplier = self.noise_multiplier * (self.clip_norm / longest)
-        if multiplier < _LEAST_NOISE:
+        if multiplier < _LEAST_MULTIPLIER:
             return None
         population = int(self.population or 0)
         accountant = self.sampling.accountant(
