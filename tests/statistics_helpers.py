@@ -130,6 +130,16 @@ def careless_response(index, bins, epsilon, rng):
     return np.where(stays, index, rng.integers(bins + 1, index.size) + 0.0)
 
 
+def scores_of_cosines(x, y, bits):
+    """Score whether small cosines of pairs (x, y) are multiples of ``2**-bits``.
+
+    They are for bare noise, and all scores 1; those of other numbers are cosines of any phases.
+    """
+    cosine = x / np.hypot(x, y)
+    places = (cosine * 2**bits)[np.abs(cosine) < 0.01]
+    return np.cos(2 * np.pi * (places - np.floor(places)).astype(np.float64))
+
+
 def load_oracle(name: str) -> dict[str, Any]:
     """Return a file of high-precision reference values."""
     path = Path(__file__).parent / "oracle" / f"{name}.json"

@@ -26,13 +26,6 @@ from tests.statistics_helpers import (
 DTYPES = [np.float32, np.float64]
 
 
-@pytest.fixture
-def short_blocks(monkeypatch):
-    """Cut at 6 coordinates instead of 524,288."""
-    monkeypatch.setattr(direction, "BLOCK", 6)
-    monkeypatch.setattr(randomness, "BLOCK", 6)
-
-
 def draws(vector, dot, count, *key, length=1.0):
     """Return `count` draws for one vector, as float64."""
     rows = np.tile(vector, (count, 1))
@@ -251,7 +244,7 @@ def test_noise_of_zeros_is_drawn_again(monkeypatch, rows):
     monkeypatch.setattr(direction.KeystreamGenerator, "fill_normal", fill_after_zeros)
     one = np.ones(len(rows))
     out = draw(rows, segment_norms(rows), 0.6 * one, one, seeded_generator(1))
-    np.testing.assert_allclose(np.linalg.norm(out, axis=1), 1.0, rtol=4e-12)
+    np.testing.assert_allclose(np.linalg.norm(out, axis=1), 1.0, rtol=1e-12)
     assert len(calls) == 2
 
 
@@ -393,7 +386,7 @@ def test_order_of_the_rows_in_memory_does_not_matter(dim):
         draw(given, segment_norms(rows), 0.3 * one, one, seeded_generator(83))
         for given in (rows, np.asfortranarray(rows))
     ]
-    np.testing.assert_allclose(*outputs, rtol=4e-12)
+    np.testing.assert_allclose(*outputs, rtol=1e-12)
 
 
 # ------------------------------------------------------------------ norms

@@ -2,8 +2,8 @@
 
 Normals in floating point lie on lattices. An output has the bare noise in it where the input is
 0, and whoever takes a guess of the input away from it, and finds a lattice in what is left, has
-guessed right, whatever epsilon is. Rounding the output to a grid hides that; without it (the
-mutants) the attacks are right every time, at an epsilon of 0.1, which allows 52.5 %.
+guessed right, whatever epsilon is. Rounding the output to a grid hides that. The mutants are given
+away in every output, at an epsilon of 0.1, which allows 52.5 %.
 """
 
 import math
@@ -22,7 +22,7 @@ from flwr_sdp import (
 )
 from flwr_sdp.direction import grid_of
 from tests.docs import port
-from tests.statistics_helpers import random_unit
+from tests.statistics_helpers import random_unit, scores_of_cosines
 
 DTYPES = [np.float32, np.float64]
 BITS = {np.float32: 24, np.float64: 53}
@@ -52,16 +52,9 @@ def pairs_left(output, guess):
     return noise[:half], noise[half : 2 * half]
 
 
-def phases(x, y, dtype):
-    """Score whether small cosines of pairs are multiples of the last place of 1."""
-    cosine = x / np.hypot(x, y)
-    places = (cosine * 2 ** BITS[dtype])[np.abs(cosine) < 0.01]
-    return np.cos(2 * np.pi * (places - np.floor(places)).astype(np.float64))
-
-
 def cosines(output, guess):
     """Score the cosines of what a guess leaves."""
-    return phases(*pairs_left(output, guess), output.dtype.type)
+    return scores_of_cosines(*pairs_left(output, guess), BITS[output.dtype.type])
 
 
 def radii(output, guess):
@@ -143,7 +136,9 @@ def test_where_the_input_is_zero_is_hidden(dtype, monkeypatch):
             unit = (unit / np.linalg.norm(unit)).astype(dtype)
             output = MECHANISMS[0].privatize(unit, seeded_generator(105, i))
             x, y = (output[part].astype(np.longdouble) for part in (slice(half), slice(half, -1)))
-            found.append([np.mean(phases(x[p], y[p], dtype)) for p in (places, ~places)])
+            found.append(
+                [np.mean(scores_of_cosines(x[p], y[p], BITS[dtype])) for p in (places, ~places)]
+            )
         return np.abs(found)
 
     assert means().max() < limit
@@ -153,13 +148,6 @@ def test_where_the_input_is_zero_is_hidden(dtype, monkeypatch):
 
 
 # ------------------------------------------------------------------ the grid
-@pytest.fixture
-def short_blocks(monkeypatch):
-    """Cut at 6 coordinates instead of 524,288."""
-    monkeypatch.setattr(direction, "BLOCK", 6)
-    monkeypatch.setattr(randomness, "BLOCK", 6)
-
-
 def on_grid(vectors, lengths):
     steps = vectors.astype(np.float64) / grid_of(lengths, vectors.shape[1], vectors.dtype)[:, None]
     return bool(np.all(steps == np.rint(steps)))
@@ -225,7 +213,7 @@ def test_arithmetic_is_finer_than_the_grid(dim, monkeypatch):
     """
     mechanism, unit = PrivUnit.from_epsilon(dim, 1.0), random_unit(dim, dtype=np.float32)
     (grid,) = grid_of(np.array([mechanism.scale]), dim, np.float32)
-    monkeypatch.setattr(direction, "_round", lambda out, grid: np.multiply(out, grid, out))
+    unrounded(monkeypatch)
     case = {
         "epsilon_flip": mechanism.epsilon_flip,
         "cap_threshold": mechanism.cap_threshold,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flwr_sdp import seeded_generator
 from flwr_sdp.strategies.accumulator import ClippedSum
 from tests.messages import flat, numpy_dict, record, shifted
-from tests.statistics_helpers import assert_detects
+from tests.statistics_helpers import assert_detects, scores_of_cosines
 
 
 def model():
@@ -272,10 +272,8 @@ def test_noise_does_not_show_in_its_last_digits(monkeypatch):
 
     def check(noise):
         chunks = noise[: noise.size // 8192 * 8192].reshape(-1, 2, 4096).astype(np.longdouble)
-        cosine = chunks[:, 0] / np.hypot(chunks[:, 0], chunks[:, 1])
-        places = cosine[np.abs(cosine) < 0.01] * 2.0**53
-        phases = np.cos(2 * np.pi * (places - np.floor(places)).astype(np.float64))
-        assert abs(np.mean(phases)) < 5 * math.sqrt(0.5 / phases.size)
+        scores = scores_of_cosines(chunks[:, 0], chunks[:, 1], 53)
+        assert abs(np.mean(scores)) < 5 * math.sqrt(0.5 / scores.size)
 
     noise = released_noise()
     check(noise)
