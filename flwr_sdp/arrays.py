@@ -163,12 +163,6 @@ class TorchRows:
         a.mul_(of_a[:, None]).addcmul_(b, of_b[:, None])
 
 
-def norm(vector: FloatArray) -> float:
-    """Return the Euclidean norm; inf or 0 where the squares leave the dtype."""
-    with np.errstate(over="ignore", under="ignore"):
-        return math.sqrt(dot(vector, vector))
-
-
 def dot(a: FloatArray, b: FloatArray) -> float:
     """Return the dot product of two vectors, summed up in pieces."""
     # NumPy keeps its lock, and other threads waiting, for 500 products or fewer.

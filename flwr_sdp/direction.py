@@ -24,6 +24,9 @@ What comes out is rounded to a grid that depends on L and the dimension. The num
 can be in floating point lie on lattices of their own. They would show where u is 0, and whoever
 guesses all of u could take it away from the output and see whether a lattice is left (Mironov, CCS
 2012, doi 10.1145/2382196.2382264, for the Laplace mechanism).
+
+The work is the same whatever is drawn, and for whatever vector, so that the time tells neither. A
+zero vector, which has no direction, is taken for the last axis.
 """
 
 from __future__ import annotations
@@ -38,13 +41,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_sdp.arrays import Array, NumPyRow, NumPyRows, TorchRows, norm
-from flwr_sdp.randomness import BLOCK, FloatArray, KeystreamGenerator, process
+from flwr_sdp.arrays import Array, NumPyRow, NumPyRows, TorchRows
+from flwr_sdp.randomness import BLOCK, FloatArray, KeystreamGenerator, process, scratch
 
 Floats = NDArray[np.float64]
 
-# Products and quotients of norms between these and lengths are well within float32.
-_SMALL, _LARGE = 1e-9, 1e9
+WIDE = 65_536
+"""float32 vectors of so many coordinates at most are drawn in float64, and then rounded.
+
+Rounding errors of float32 would show in one coordinate or another of most outputs.
+"""
+
+# A segment of a smaller norm is taken for 0: beside norms that :func:`draw` takes, it is nothing,
+# and its reciprocal might be no number.
+_NOTHING = {np.dtype(np.float32): 1e-37, np.dtype(np.float64): 1e-300}
 
 # Bits of a coordinate as long as the vector: well fewer than arithmetic leaves in such a one.
 _GRID_BITS = {np.dtype(np.float32): 17, np.dtype(np.float64): 40}
@@ -53,19 +63,24 @@ _GRID_BITS = {np.dtype(np.float32): 17, np.dtype(np.float64): 40}
 _FEW = 8
 
 
+def noise_dtype(dim: int, dtype: Any) -> Any:
+    """Return in which dtype vectors of so many coordinates are drawn, and then rounded."""
+    return np.float64 if dim <= WIDE else np.dtype(dtype)
+
+
 def segment_norms(rows: FloatArray, threads: int = 1) -> Floats:
     """Return the norms of the segments of each row, shape ``(n, segments)``.
 
-    A norm is inf or 0 where the squares leave the dtype.
+    None of them over- or underflows, unless the norm itself does.
     """
     bounds = _bounds(rows.shape[1])
-    with np.errstate(over="ignore", under="ignore"):
-        if len(bounds) == 1:
-            squares: Floats = NumPyRows.dots(rows, rows)
-            return np.sqrt(squares)[:, None]
-        pieces = [row[low:high] for row in rows for low, high in bounds]
-        norms = _map(norm, pieces, threads)
-    return np.array(norms).reshape(len(rows), len(bounds))
+    if len(bounds) > 1:
+        pieces = [row[None, low:high] for row in rows for low, high in bounds]
+    else:
+        count = max(BLOCK // rows.shape[1], 1)
+        pieces = [rows[start : start + count] for start in range(0, len(rows), count)]
+    norms = _map(_norms, pieces, threads)
+    return np.concatenate([*norms, np.empty(0)]).reshape(len(rows), len(bounds))
 
 
 def draw(
@@ -83,9 +98,10 @@ def draw(
     Parameters
     ----------
     rows : ndarray
-        ``(n, dim)``. A zero row has no direction: for it the whole direction is random.
+        ``(n, dim)``. A zero row stands for the last axis.
     norms : ndarray
-        :func:`segment_norms` of the rows, finite.
+        :func:`segment_norms` of the rows; those of whole rows are 0, or from 1e-20 to 1e30
+        (float32), from 1e-280 to 1e280 (float64).
     dots, lengths : ndarray
         ``(n,)``. A length may be negative, and is then that of the opposite vector.
     rng : KeystreamGenerator
@@ -94,7 +110,6 @@ def draw(
         How many threads share the work on a row of several segments.
     """
     out = np.empty(rows.shape, rows.dtype)  # whatever the order of the rows in memory
-    dots = np.where(norms.any(axis=1), dots, 0.0)
     grids = grid_of(lengths, rows.shape[1], rows.dtype)
     lengths = lengths / grids  # all lengths from here on are in units of the grid
     along, across = _parts(lengths, dots)
@@ -137,23 +152,21 @@ def draw_on_device(
         return torch.as_tensor(numbers, dtype=rows.dtype).to(rows.device, non_blocking=True)
 
     along, across = _parts(lengths, dots)
-    lost = np.zeros(0)
     if isinstance(norms, np.ndarray):
-        aims = _aims(norms, along, across, str(rows.dtype).removeprefix("torch."))
-        norms, along, across, lost = np.ascontiguousarray(aims.T)
-    norms, along, across = tensor(norms), tensor(along), tensor(across)
+        dtype = str(rows.dtype).removeprefix("torch.")
+        factors, along, across, zero = np.ascontiguousarray(_aims(norms, along, across, dtype).T)
+    else:
+        factors, zero = 1.0 / norms, np.zeros(len(rows))
+    factors, along, across, zero = map(tensor, (factors, along, across, zero))
     out = torch.empty_like(rows)
     while True:
         out.normal_(generator=generator)
-        if lost.any():
-            out[:, -1] *= tensor(lost)
-        else:
-            out[:, -1] = 0.0
+        out[:, -1] = 0.0
         square = TorchRows.dots(out, out)
         # Not "all above 0": NaN would be drawn again for ever.
         if rows.shape[1] > _FEW or not bool((square <= 0).any()):
             break
-    _reflect(TorchRows, out, rows, norms, along, across / square**0.5)
+    _reflect(TorchRows, out, rows, factors, along, zero, across / square**0.5)
     return out
 
 
@@ -166,37 +179,30 @@ def _parts(lengths: Floats, dots: Floats) -> tuple[Floats, Floats]:
 def _aims(norms: Floats, along: Floats, across: Floats, dtype: Any) -> Floats:
     """Return what to aim at for each row, shape ``(n, 4)``.
 
-    Its norm, the lengths to give to what lies along it and across, and 1 or 0 for whether it is
-    lost. A row is lost that has no direction, being zero or, as a segment, nothing beside others:
-    all of its length is across then, and its norm, which divides, is 1.
+    What to multiply the row by to make it a unit vector; the lengths to give to what lies along
+    it and across; and 1 where it is taken for 0, and the last axis stands in its place, or else 0.
     """
-    # The squares in a norm below this have lost digits.
-    lost = ~(norms > 1e2 * float(np.finfo(dtype).tiny) ** 0.5)
-    return np.stack(
-        [
-            np.where(lost, 1.0, norms),
-            np.where(lost, 0.0, along),
-            np.where(lost, np.hypot(along, across), across),
-            lost,
-        ],
-        axis=1,
-    )
+    zero = ~(norms > _NOTHING[np.dtype(dtype)])
+    factors = np.where(zero, 0.0, 1.0 / np.where(zero, 1.0, norms))
+    return np.stack([factors, along, across, zero], axis=1)
 
 
 def _reflect(
-    xp: Any, noise: Array, rows: Array, norms: Array, along: Array, stretch: Array | None = None
+    xp: Any,
+    noise: Array,
+    rows: Array,
+    factors: Array,
+    along: Array,
+    zero: Array,
+    stretch: Array | None = None,
 ) -> None:
-    """Stretch noise, whose last coordinates are 0, and take the last axis to each row.
-
-    Noise of a lost row, which has all of its coordinates, is only stretched.
-    """
-    last, inner = xp.last(rows), xp.dots(noise, rows)
-    flipped = inner / (xp.copysign(norms, last) + last)  # sign(c) k
+    """Stretch noise, whose last coordinates are 0, and take the last axis to each row."""
+    last = xp.last(rows) * factors + zero
+    k = xp.dots(noise, rows) * factors / (1.0 + abs(last))
     if stretch is not None:
-        flipped = flipped * stretch
-    k = xp.copysign(flipped, inner)
-    xp.combine(noise, stretch, rows, (along - k) / norms)
-    noise[..., -1] -= flipped
+        k = k * stretch
+    xp.combine(noise, stretch, rows, (along - k) * factors)
+    noise[..., -1] += along * zero - xp.copysign(k, k * last)
 
 
 # ---------------------------------------------------------------------- on the host
@@ -219,37 +225,46 @@ def sample_chi_squares(freedom: Floats, rng: KeystreamGenerator) -> Floats:
     return draws
 
 
+def _norms(rows: FloatArray) -> Floats:
+    """Return the norms of rows that fit into a block."""
+    wide = scratch(np.float64, rows.size).reshape(rows.shape)
+    exponents = np.zeros(len(rows), dtype=np.intc)
+    if rows.dtype == np.float32:
+        np.copyto(wide, rows)  # whose squares float64 has room for
+    else:
+        peaks = np.maximum(rows.max(axis=1), -rows.min(axis=1))
+        exponents = np.clip(np.frexp(peaks)[1], -1000, 1000)
+        np.multiply(rows, np.ldexp(1.0, -exponents)[:, None], out=wide)
+    with np.errstate(over="ignore"):
+        norms: Floats = np.ldexp(np.sqrt(NumPyRows.dots(wide, wide)), exponents)
+    return norms
+
+
 def _draw_whole(
     out: FloatArray, rows: FloatArray, aims: Floats, grids: Floats, rng: KeystreamGenerator
 ) -> None:
     """Draw rows that are not cut: as many together as fit into a block."""
-    count = BLOCK // rows.shape[1]
-    if len(rows) == 1 or count == 1:
-        for row_out, row, aim, grid in zip(out, rows, aims.tolist(), grids, strict=True):
-            _draw_row(row_out, row, aim, grid, rng)
-        return
+    dim = rows.shape[1]
+    dtype = noise_dtype(dim, out.dtype)
+    count = BLOCK // dim if dim <= WIDE else 1
     for start in range(0, len(rows), count):
         part = slice(start, start + count)
-        _draw_rows(out[part], rows[part], aims[part], grids[part], rng)
+        block = rows[part].astype(dtype, copy=False)
+        noise = out[part] if out.dtype == dtype else np.empty(block.shape, dtype)
+        if len(block) == 1:
+            _draw_row(noise[0], block[0], aims[start].tolist(), grids[start], rng)
+        else:
+            _draw_rows(noise, block, aims[part], grids[part], rng)
+        out[part] = noise
 
 
 def _draw_row(
     out: FloatArray, row: FloatArray, aim: list[float], grid: float, rng: KeystreamGenerator
 ) -> None:
     """Draw a row, or a segment of one, that fits into a block."""
-    norm_of_row, along, across, lost = aim
-    if lost:
-        length = 0.0
-        while not length > 0.0:
-            rng.fill_normal(out)
-            length = norm(out)
-        out *= out.dtype.type(across / length)
-    elif across > _SMALL and _SMALL < norm_of_row < _LARGE:
-        rng.fill_sphere(out, across)
-        _reflect(NumPyRow, out, row, norm_of_row, along)
-    else:
-        rng.fill_sphere(out, 1.0)
-        _reflect(NumPyRow, out, row / row.dtype.type(norm_of_row), 1.0, along, across)
+    factor, along, across, zero = aim
+    rng.fill_sphere(out, max(across, 1e-9))  # where it is less, nothing is left of it on the grid
+    _reflect(NumPyRow, out, row, factor, along, zero)
     _round(out, out.dtype.type(grid))
 
 
@@ -257,15 +272,15 @@ def _draw_rows(
     out: FloatArray, rows: FloatArray, aims: Floats, grids: Floats, rng: KeystreamGenerator
 ) -> None:
     """Draw rows that fit into a block together."""
-    norms, along, across, lost = aims.T
+    factors, along, across, zero = aims.T
     while True:
         rng.fill_normal(out.reshape(-1))
-        out[:, -1] *= lost
+        out[:, -1] = 0.0
         square = NumPyRows.dots(out, out)
         if not np.any(square <= 0):  # as above
             break
-    _reflect(NumPyRows, out, rows, norms, along, across / np.sqrt(square))
-    _round(out, grids.astype(out.dtype)[:, None])
+    _reflect(NumPyRows, out, rows, factors, along, zero, across / np.sqrt(square))
+    _round(out, grids[:, None])
 
 
 def _round(out: FloatArray, grid: Any) -> None:
@@ -285,8 +300,9 @@ def _draw_in_segments(
     threads: int,
 ) -> None:
     bounds = _bounds(row.size)
-    total = float(np.sqrt(norms @ norms))
-    share = norms / total if total > 0 else norms
+    total = float(np.hypot.reduce(norms))
+    share = norms / (total or 1.0)
+    share[-1] += total == 0.0  # where all of the last axis is
     components = rng.normal(len(bounds))
     for _ in range(2):  # twice is enough to lose nothing where the two nearly agree
         components -= (components @ share) * share

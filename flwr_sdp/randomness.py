@@ -375,6 +375,7 @@ def scratch(dtype: Any, count: int) -> NDArray[Any]:
     if memory is None or memory.size < size:
         # NumPy asks for huge pages from 4 MiB on; they start at multiples of their size.
         spare = _HUGE_PAGE if size >= _HUGE_PAGE else 0
+        _local.memory = memory = None  # before there is more
         memory = np.empty(size + spare, dtype=np.uint8)
         memory = memory[-memory.ctypes.data % _HUGE_PAGE if spare else 0 :]
         _local.memory = memory

@@ -30,6 +30,9 @@ from flwr_sdp.privunit import PrivUnit, Rule
 from flwr_sdp.randomness import as_generator
 from flwr_sdp.relative_magnitude import ScalarRelDP
 
+# Norms that vectors are drawn for as they are; others are rescaled, which takes longer.
+_MEASURED = {"float32": (1e-20, 1e30), "float64": (1e-280, 1e280)}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeparatedBudget:
@@ -248,9 +251,14 @@ def _measured(rows: Array, measure: Callable[[Array], Floats]) -> tuple[Array, F
     """
     with np.errstate(over="ignore"):
         norms = measure(rows)
-        true_norms = np.sqrt(np.sum(norms**2, axis=1))
+        true_norms = np.hypot.reduce(norms, axis=1)
     given = rows
-    for i in np.flatnonzero(~((true_norms > 1e-10) & (true_norms < 1e15))):
+    on_host = isinstance(rows, np.ndarray)
+    least, most = _MEASURED[rows.dtype.name] if on_host else (1e-10, 1e15)
+    unsure = ~((true_norms >= least) & (true_norms <= most))
+    if on_host:
+        unsure &= true_norms != 0.0  # exact: a zero update takes no longer than others
+    for i in np.flatnonzero(unsure):
         peak = float(abs(rows[i]).max())
         if not math.isfinite(peak):
             raise ValueError("update must be finite; it has an infinite or NaN coordinate")

@@ -145,13 +145,18 @@ def sample_dots(
     """Draw T given that it lies inside (or outside) the cap, once for each of `inside`.
 
     Exact and O(1) each, by rejection in one dimension: the expected number of trials is below 6 at
-    every dimension and threshold. Vectors are never rejected. Those inside are drawn first.
+    every dimension and threshold. Vectors are never rejected. Both are drawn each time, first the
+    one inside, so that the work says nothing of which was taken; nor does it of the value, since
+    the number of trials is independent of it.
     """
-    dots = np.empty(inside.size)
-    count = int(np.count_nonzero(inside))
-    dots[inside] = _accepted(count, lambda many: _try_inside(cap, many, rng))
-    dots[~inside] = _accepted(inside.size - count, lambda many: _try_outside(cap, many, rng))
-    return dots
+    dots_inside = _accepted(inside.size, lambda many: _try_inside(cap, many, rng))
+    dots_outside = _accepted(inside.size, lambda many: _try_outside(cap, many, rng))
+    return np.where(inside, dots_inside, dots_outside)
+
+
+def sample_dots_anywhere(dim: int, count: int, rng: KeystreamGenerator) -> NDArray[np.float64]:
+    """Draw T on the whole sphere."""
+    return _accepted(count, lambda many: _try_anywhere(dim, many, rng))
 
 
 _Trial = tuple[NDArray[np.float64], NDArray[np.bool_]]

@@ -99,6 +99,7 @@ def direction_fields(mechanism: PrivUnit, dtype: Any, block: int) -> dict[str, A
         "scale": mechanism.scale,
         "epsilon": mechanism.epsilon,
         "bits": 8 * np.dtype(dtype).itemsize,
+        "noise_bits": 8 * np.dtype(direction.noise_dtype(mechanism.dim, dtype)).itemsize,
         "block": block,
     }
 
@@ -138,7 +139,8 @@ def make() -> dict[str, Any]:
         for i in range(2)
     ]
     directions, reports = [], []
-    # The last three are cut at 6 coordinates, as vectors of more than 524,288 are cut there.
+    # The last three are cut at 6 coordinates, as vectors of more than 524,288 are, and the last has
+    # noise of 32 bits, as those of more than 65,536 have.
     for dim, epsilon, dtype, block in (
         (2, 3.0, np.float64, 524_288),
         (3, 3.0, np.float64, 524_288),
@@ -152,8 +154,9 @@ def make() -> dict[str, Any]:
     ):
         mechanism = PrivUnit.from_epsilon(dim, epsilon)
         unit = unit_vector(dim).astype(dtype)
-        saved = direction.BLOCK, randomness.BLOCK
+        saved = direction.BLOCK, randomness.BLOCK, direction.WIDE
         direction.BLOCK = randomness.BLOCK = block
+        direction.WIDE = min(direction.WIDE, block)
         try:
             for i in range(2):
                 directions.append(
@@ -193,9 +196,9 @@ def make() -> dict[str, Any]:
                     )
                 )
         finally:
-            direction.BLOCK, randomness.BLOCK = saved
+            direction.BLOCK, randomness.BLOCK, direction.WIDE = saved
     return {
-        "specification": "client-spec.md, version 3",
+        "specification": "client-spec.md, version 4",
         "numbers": numbers,
         "magnitudes": magnitudes,
         "directions": directions,

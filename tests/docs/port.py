@@ -102,31 +102,37 @@ def scalar_dp(stream, epsilon, bins, max_norm, r):
     return step * (index - share * bins / 2)
 
 
-def dot_product(stream, dim, threshold, wide, inside):
-    """4: the dot product. `wide` says that more than 15 % of the sphere lie in the cap."""
+def dot_products(stream, dim, threshold, wide):
+    """4: inside the cap, outside, anywhere. `wide`: more than 15 % of the sphere lie in the cap."""
 
     def anywhere():
-        if dim <= 3:
-            u = stream.uniforms(1)[0]
-            return math.cos(math.pi * u) if dim == 2 else 2 * u - 1
         while True:
+            if dim <= 3:
+                u = stream.uniforms(1)[0]
+                return math.cos(math.pi * u) if dim == 2 else 2 * u - 1
             t = stream.normals(1)[0] / math.sqrt(dim - 3)
             log_u = stream.log_uniforms(1)[0]
             if t * t < 1 and log_u <= (dim - 3) / 2 * (math.log1p(-t * t) + t * t):
                 return t
 
-    while True:
-        if inside and not wide:
+    def inside():
+        while wide:
+            t = abs(anywhere())
+            if t >= threshold:
+                return t
+        while True:
             shrink = -math.expm1(stream.log_uniforms(1)[0] / ((dim - 1) / 2))
             t = math.sqrt(threshold**2 + (1 - threshold**2) * shrink)
             if stream.uniforms(1)[0] * t <= threshold:
                 return min(t, 1.0)
-            continue
-        t = anywhere()
-        if t is not None and inside and abs(t) >= threshold:
-            return abs(t)
-        if t is not None and not inside and t < threshold:
-            return t
+
+    def outside():
+        while True:
+            t = anywhere()
+            if t < threshold:
+                return t
+
+    return inside(), outside(), anywhere()
 
 
 def chi_squares(stream, freedom):
@@ -148,11 +154,9 @@ def inner(a, b):
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
-def direction(stream, vector, dot, length, bits=64, block=524_288):
-    """5: the whole vector, on its grid."""
-    numbers = whole(stream, vector, dot, length, bits, block)
-    grid = grid_of(length, len(vector), bits)
-    return [round(x / grid) * grid for x in numbers]
+def on_grid(numbers, grid):
+    """5: the nearest numbers of the grid."""
+    return [round(number / grid) * grid for number in numbers]
 
 
 def grid_of(length, dim, bits):
@@ -166,7 +170,7 @@ def whole(stream, vector, dot, length, bits, block):
     """5: from one stream or cut into segments."""
     norm = math.sqrt(inner(vector, vector))
     if norm == 0:
-        dot = 0.0
+        vector, norm = [0.0] * (len(vector) - 1) + [1.0], 1.0
     along, across = length * dot, abs(length) * math.sqrt((1 - dot) * (1 + dot))
     dim = len(vector)
     count = -(-dim // block)
@@ -175,7 +179,7 @@ def whole(stream, vector, dot, length, bits, block):
     count += count % 2
     starts = [i * (dim // 2) // count * 2 for i in range(count)] + [dim]
     parts = [vector[starts[i] : starts[i + 1]] for i in range(count)]
-    share = [math.sqrt(inner(part, part)) / (norm or 1.0) for part in parts]
+    share = [math.sqrt(inner(part, part)) / norm for part in parts]
     a = stream.normals(count)
     for _ in range(2):
         along_share = inner(a, share)
@@ -192,11 +196,11 @@ def whole(stream, vector, dot, length, bits, block):
 def segment(stream, vector, along, across, bits, block):
     norm, dim = math.sqrt(inner(vector, vector)), len(vector)
     if norm == 0:
-        g, across = stream.normals(dim, bits, block), math.hypot(along, across)
-        return [across * x / math.sqrt(inner(g, g)) for x in g]
+        vector, norm = [0.0] * (dim - 1) + [1.0], 1.0
     g = stream.normals(dim // 2 * 2, bits, block)[: dim - 1]
     u = [x / norm for x in vector]
-    x = [across * a / math.sqrt(inner(g, g)) for a in g] + [0.0]
+    length = math.sqrt(inner(g, g))
+    x = [across * a / length for a in g] + [0.0]
     k = inner(x, u) / (1 + abs(u[-1]))
     out = [a + (along - k) * b for a, b in zip(x, u, strict=True)]
     out[-1] -= math.copysign(k, k * u[-1])
@@ -205,8 +209,10 @@ def segment(stream, vector, along, across, bits, block):
 
 def priv_unit(stream, case, vector, length):
     inside = stream.bernoulli(case["epsilon_flip"])
-    dot = dot_product(stream, len(vector), case["cap_threshold"], case["wide_cap"], inside)
-    return direction(stream, vector, dot, length, case["bits"], case["block"])
+    dots = dot_products(stream, len(vector), case["cap_threshold"], case["wide_cap"])
+    dot = dots[0 if inside else 1] if any(vector) else dots[2]
+    numbers = whole(stream, vector, dot, length, case["noise_bits"], case["block"])
+    return on_grid(numbers, grid_of(length, len(vector), case["bits"]))
 
 
 def separated(stream, case, update):

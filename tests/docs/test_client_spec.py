@@ -27,7 +27,7 @@ def same(first, second, path="vectors"):
     """Compare two trees of JSON; numbers up to rounding."""
     if isinstance(first, dict):
         assert first.keys() == second.keys(), path
-        tolerances = first.get("bits", 64)
+        tolerances = first.get("noise_bits", 64)
         for key in first:
             if key == "output" and "grid" in second:
                 assert_same_output(first[key], second, path)
@@ -152,7 +152,7 @@ def test_recorded_draws_can_be_replayed(case):
 
 @pytest.mark.parametrize("case", VECTORS["reports"], ids=by_name)
 def test_port_that_does_not_round_is_noticed(case, monkeypatch):
-    monkeypatch.setattr(port, "direction", port.whole)
+    monkeypatch.setattr(port, "on_grid", lambda numbers, grid: numbers)
     output = port.separated(port.Stream(bytes.fromhex(case["key"])), case, case["update"])
     with pytest.raises(AssertionError):
         assert_same_output(output, case)

@@ -10,3 +10,4 @@ def short_blocks(monkeypatch):
     """Cut at 6 coordinates instead of 524,288."""
     monkeypatch.setattr(direction, "BLOCK", 6)
     monkeypatch.setattr(randomness, "BLOCK", 6)
+    monkeypatch.setattr(direction, "WIDE", 6)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from flwr_sdp import PrivUnit, direction, randomness, seeded_generator
+from flwr_sdp import PrivUnit, direction, privunit, randomness, seeded_generator
 from flwr_sdp.direction import draw, sample_chi_squares, segment_norms
 from tests.statistics_helpers import (
     DotLaw,
@@ -124,45 +124,59 @@ def test_mutants_of_the_segments(monkeypatch):
         assert_detects(check_law, outputs(), vector, 0.3)
 
 
+def draws_of(mechanism, rows, length, *key):
+    """Return a draw for each row, of its mechanism's dot products, as float64."""
+    lengths = np.full(len(rows), length)
+    rng = seeded_generator(84, *key)
+    return mechanism.draw(rows, segment_norms(rows), lengths, rng).astype(np.float64)
+
+
+def check_uniform(outputs):
+    """Check that directions are uniform: three cosines, one with the last axis."""
+    dim = outputs.shape[1]
+    for probe in (np.eye(dim)[-1], random_unit(dim), random_unit(dim, seed=1)):
+        assert_follows(outputs @ probe, DotLaw(dim).uniform_cdf)
+
+
 @pytest.mark.usefixtures("short_blocks")
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [5, 16, 23])
-def test_zero_vector_gets_a_random_direction(dim):
+def test_zero_vector_gets_a_random_direction(dim, dtype):
     """1,500 draws, of negative length: KS tests of three cosines; false alarms: 1.7e-6 a case."""
-    outputs = draws(np.zeros(dim), 0.3, 1500, "zero", dim, length=-2.5)
-    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 2.5, rtol=4e-12)
-    for seed in range(3):
-        cosines = outputs @ random_unit(dim, seed=seed) / 2.5
-        assert_follows(cosines, DotLaw(dim).uniform_cdf)
-        assert_detects(assert_follows, np.abs(cosines), DotLaw(dim).uniform_cdf)
+    rows = np.zeros((1500, dim), dtype)
+    outputs = draws_of(PrivUnit.from_epsilon(dim, 3.0), rows, -2.5, "zero", dim)
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 2.5, rtol=2e-5)
+    check_uniform(outputs / 2.5)
+    assert_detects(check_uniform, np.abs(outputs / 2.5))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_zero_rows_among_others(dtype):
+def test_zero_rows_among_others(dtype, monkeypatch):
     """1,500 pairs of rows in a block, the first of each zero; false alarms: 2e-6 a case.
 
-    A zero row has all of its coordinates random, the last one too, which the others get otherwise.
-    The mutants lose it, and have the law of the other rows.
+    The last axis stands in the place of a zero row, at any angle. The mutants lose it, have the law
+    of the other rows, and have their angles.
     """
     dim, count = 6, 1500
     vector = random_unit(dim).astype(dtype)
     rows = np.tile(np.stack([np.zeros(dim, dtype), vector]), (count, 1))
-    full = (np.full(2 * count, value) for value in (0.3, 2.0))
-    outputs = draw(rows, segment_norms(rows), *full, seeded_generator(84)).astype(np.float64)
-    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 2.0, rtol=2e-5)
-    np.testing.assert_allclose(outputs[1::2] @ vector.astype(np.float64), 0.6, atol=4e-5)
+    mechanism = PrivUnit.from_epsilon(dim, 3.0)
+    outputs = draws_of(mechanism, rows, 2.0, "among") / 2.0
+    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-5)
+    law = DotLaw(dim, mechanism.cap_threshold, mechanism.epsilon_flip)
+    assert_mean_close(outputs[1::2] @ vector.astype(np.float64), law.mean)
+    check_uniform(outputs[::2])
+    assert_detects(check_uniform, outputs[::2] * (np.arange(dim) < dim - 1))
+    assert_detects(check_uniform, outputs[1::2])
+    monkeypatch.setattr(
+        privunit, "sample_dots_anywhere", lambda dim, count, rng: mechanism._dots(count, rng)
+    )
+    assert_detects(check_uniform, draws_of(mechanism, rows, 2.0, "among")[::2] / 2.0)
 
-    def check(lost):
-        for coordinate in (lost[:, 0], lost[:, -1], lost @ random_unit(dim, seed=1)):
-            assert_follows(coordinate / 2.0, DotLaw(dim).uniform_cdf)
 
-    check(outputs[::2])
-    assert_detects(check, outputs[::2] * (np.arange(dim) < dim - 1))
-    assert_detects(check, outputs[1::2])
-
-
-@pytest.mark.parametrize("norm", [1e-16, 1e-10, 1e-3, 1e3, 1e12, 1e18])
+@pytest.mark.parametrize("norm", [1e-20, 1e-10, 1e-3, 1e3, 1e12, 1e30])
 @pytest.mark.parametrize("length", [0.0, 1e-20, 1e-3, 1e3, 1e20])
-@pytest.mark.parametrize("dim", [3, 400])
+@pytest.mark.parametrize("dim", [3, 400, 70_001])
 def test_norms_and_lengths_of_any_size(dim, length, norm):
     """Their products and quotients leave float32."""
     unit = random_unit(dim)
@@ -173,10 +187,10 @@ def test_norms_and_lengths_of_any_size(dim, length, norm):
 
 
 @pytest.mark.usefixtures("short_blocks")
-def test_a_segment_whose_norm_has_lost_its_digits_is_taken_for_zero():
-    """Its squares are a few times the smallest number there is: divided by it, lengths are off."""
+def test_a_segment_whose_norm_has_no_reciprocal_is_taken_for_zero():
+    """Divided by it, lengths are no numbers."""
     vector = random_unit(16).astype(np.float32)
-    vector[:4] = 5e-23
+    vector[:4] = 1e-44
     outputs = draws(vector, 0.3, 50, "lost")
     np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-5)
 
@@ -230,9 +244,9 @@ def test_wherever_the_last_axis_lies(rows, last):
     assert_detects(assert_follows, np.abs(cosines), DotLaw(4).uniform_cdf)
 
 
-@pytest.mark.parametrize("rows", [np.array([[0.0, 0.0]]), np.array([[0.0, 2.0], [0.0, 2.0]])])
-def test_noise_of_zeros_is_drawn_again(monkeypatch, rows):
+def test_noise_of_zeros_is_drawn_again(monkeypatch):
     """Rounding may leave a radius of 0, and with 2 dimensions all of them: no direction."""
+    rows = np.array([[0.0, 2.0], [0.0, 2.0]])
     fill, calls = direction.KeystreamGenerator.fill_normal, []
 
     def fill_after_zeros(self, out):
