@@ -72,13 +72,15 @@ class PrivUnit:
     **Accuracy.** Unbiased: ``E[Z | u] = u``. Every output has norm :attr:`scale`, and
     ``E|Z - u|^2 = scale**2 - 1``.
 
-    **Cost.** O(dim) time, one pass; memory is the input, the output, and up to 5 MiB (float32) or
-    8 MiB (float64) that each thread keeps.
+    **Cost.** O(dim) time, one pass, the same whatever is drawn and for whatever vector; memory is
+    the input, the output, and up to 5 MiB (float32) or 8 MiB (float64) that each thread keeps.
 
     **Floating point.** The guarantee is that of the real-number mechanism, whose output is rounded
     to a grid: multiples of a power of two, 2^-17 to 2^-16 of :attr:`scale` in float32 (finer above
     65,536 dimensions) and 2^-40 to 2^-39 in float64. That takes away the digits in which the noise
-    could be told from other numbers. No theorem bounds what is left; see ``docs/mechanisms.md``.
+    could be told from other numbers. Up to 65,536 dimensions all is computed in float64, and one
+    report in 1e7 or fewer is rounded otherwise than in real numbers; above, no theorem bounds what
+    float32 leaves. See ``docs/mechanisms.md``.
     """
 
     dim: int
