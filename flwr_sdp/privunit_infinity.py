@@ -38,8 +38,8 @@ _BLOCK = MAX_SUBSET
 _SHORT = 2048
 
 # With an even dim every cap has a price, and a flip of nearly the opposite, of which too few digits
-# are left below this. With an odd one the norm of an output is no number in the end.
-_MIN_EPSILON = {0: 1e-12, 1: 1e-300}
+# are left below this. With an odd one the square of the norm of an output is no number in the end.
+_MIN_EPSILON = {0: 1e-12, 1: 1e-140}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,8 @@ class PrivUnitInfinity:
     Raises
     ------
     ValueError
-        If a parameter is out of range, or the output would not depend on the input.
+        If a parameter is out of range, or the output would not depend on the input, or so little
+        that the square of its norm is beyond the floats.
 
     Notes
     -----
@@ -106,7 +107,8 @@ class PrivUnitInfinity:
         # paper's proof is one less when d + kappa is even, where ties would count as inside.
         matches = (dim + self.agreement_threshold) // 2 + 1
         object.__setattr__(self, "_cap", HypercubeCap(dim, matches))
-        if not (self.epsilon > 0 and 1.0 / max(self._mean, 1e-323) < math.inf):
+        scale = 1.0 / max(self._mean, 1e-323)
+        if not (self.epsilon > 0 and dim * scale * scale < math.inf):
             raise ValueError(
                 f"epsilon_flip must be a finite number > {-self.epsilon_cap:g}, the price of "
                 f"agreement_threshold {self.agreement_threshold} at dim {self.dim}, or the output "
@@ -124,7 +126,7 @@ class PrivUnitInfinity:
         dim : int
             Number of coordinates, at least 1.
         epsilon : float
-            Local privacy budget of one release, at least 1e-12 (1e-300 where `dim` is odd).
+            Local privacy budget of one release, at least 1e-12 (1e-140 where `dim` is odd).
         rule : {"tight", "paper"}
             ``"tight"`` takes the threshold and the flip that together cost `epsilon` and make the
             output smallest, among all thresholds and flips, p < 1/2 included. ``"paper"`` spends

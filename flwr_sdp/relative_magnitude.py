@@ -7,6 +7,7 @@ error").
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,9 +84,9 @@ class ScalarRelDP:
             self,
             epsilon=_validate.number("epsilon", self.epsilon, above=0.0),
             num_bins=_validate.integer("num_bins", self.num_bins, minimum=1, maximum=_MAX_BINS),
-            accuracy=_validate.number("accuracy", self.accuracy, above=0.0),
+            accuracy=_validate.number("accuracy", self.accuracy, minimum=sys.float_info.min),
             ratio=_validate.number("ratio", self.ratio, above=1.0),
-            max_norm=_validate.number("max_norm", self.max_norm, above=0.0),
+            max_norm=_validate.number("max_norm", self.max_norm, above=0.0, maximum=1e154),
         )
         # In floats as they are used: a power that should just reach max_norm may round below it.
         if not self._point(self.num_bins) >= self.max_norm:
@@ -96,9 +97,9 @@ class ScalarRelDP:
             )
         if not (fits_floats(self.accuracy, self.max_output) and math.isfinite(self.offset)):
             raise ValueError(
-                "num_bins must keep the largest output finite, and its square, and max_norm "
-                f"({self.max_norm!r}) the accuracy above 2.2e-308; at accuracy {self.accuracy!r}, "
-                f"ratio {self.ratio!r} and epsilon {self.epsilon!r} got {self.num_bins!r}"
+                "num_bins must keep the largest output finite, and its square; at accuracy "
+                f"{self.accuracy!r}, ratio {self.ratio!r} and epsilon {self.epsilon!r} got "
+                f"{self.num_bins!r}, with outputs up to {self.max_output!r}"
             )
 
     @classmethod
@@ -137,7 +138,7 @@ class ScalarRelDP:
         max_norm = _validate.number("max_norm", max_norm, above=0.0)
         if accuracy is None:
             accuracy = max_norm * max(math.exp(-epsilon / 4.0), _MIN_RELATIVE_ACCURACY)
-        accuracy = _validate.number("accuracy", accuracy, above=0.0)
+        accuracy = _validate.number("accuracy", accuracy, minimum=sys.float_info.min)
         log_reach = math.log(max_norm) - math.log(accuracy)
         if ratio is None:
             log_spacing = 2.0 / 3.0 * log_reach - epsilon / 3.0
