@@ -39,7 +39,8 @@ def as_rows(name: str, array: Any, dim: int) -> Array:
         known = False
     dtypes = ("torch.float32", "torch.float64") if is_tensor(array) else _DTYPES
     if not known or (str(array.dtype) if is_tensor(array) else array.dtype) not in dtypes:
-        got = _validate.dtype_name(array.dtype) if known else type(array).__name__
+        dtype = _validate.dtype_name(getattr(array, "dtype", ""))
+        got = dtype if known else f"{type(array).__name__} {dtype}".rstrip()
         raise ValueError(
             f"{name} must be a NumPy array or torch tensor of float32 or float64; got {got}"
         )
