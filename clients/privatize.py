@@ -93,7 +93,7 @@ def privatize_update(
     that is the :class:`~flwr_sdp.clients.DeviceLedger`'s.
     """
     if not isinstance(budget, SeparatedBudget):
-        raise ValueError(f"budget must be a SeparatedBudget; got {budget!r}")
+        raise ValueError(f"budget must be a SeparatedBudget; got {_validate.shown(budget)}")
     max_norm = _validate.number("max_norm", max_norm, above=0.0)
     if isinstance(update, Mapping):
         arrays: dict[Any, Array] = dict(update)
@@ -201,7 +201,7 @@ def _is_float(name: Any, array: Array) -> bool:
     if not whole and dtype != "bool":
         raise ValueError(
             f"update must hold floats of {', '.join(_FLOATS)}, in the machine's byte order, or "
-            f"whole numbers; {name!r} is {dtype}"
+            f"whole numbers; {name!r} is {_validate.dtype_name(array.dtype)}"
         )
     return False
 

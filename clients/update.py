@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from flwr_sdp import npy
+from flwr_sdp import _validate, npy
 from flwr_sdp.released import Selection
 
 
@@ -104,6 +104,11 @@ class UpdateLayout:
             if array.shape != part.shape:
                 raise ValueError(
                     f"array {name!r} must keep its shape {part.shape}; the app changed it"
+                )
+            if array.dtype.kind not in "fiub":  # NumPy quotes the texts that it cannot convert
+                raise ValueError(
+                    f"array {name!r} must hold real numbers; the app replied with "
+                    f"{_validate.dtype_name(array.dtype)}"
                 )
             # Overflow and invalid values are dealt with once, on the whole vector.
             with np.errstate(all="ignore"):

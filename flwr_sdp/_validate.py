@@ -1,7 +1,8 @@
 """Checks of user input, shared by all packages.
 
 Every check is positive (``not lower < value``), so that NaN fails it, and every message names
-the field, the value and the range that would have been accepted.
+the field, the value and the range that would have been accepted. Flower sends the text of an error
+to the server, so no message has anything of what was to be privatized: of data it names the type.
 """
 
 from __future__ import annotations
@@ -30,24 +31,34 @@ def number(
     # The float is what counts: a fraction may be above 0 and too small for one.
     number = _as_float(value)
     if not (math.isfinite(number) and above < number < below and minimum <= number <= maximum):
+        allowed = _range(above, below, minimum, maximum)
+        raise ValueError(f"{name} must be a finite number{allowed}; got {shown(value)}")
+    return number
+
+
+def datum(name: str, value: Any, *, minimum: float = -math.inf) -> float:
+    """Return a number of the data as a finite float, or raise ``ValueError``."""
+    number = _as_float(value)
+    if not (math.isfinite(number) and minimum <= number):
+        allowed = _range(-math.inf, math.inf, minimum, math.inf)
         raise ValueError(
-            f"{name} must be a finite number{_range(above, below, minimum, maximum)}; got {value!r}"
+            f"{name} must be a finite number{allowed}; got a value of type {type(value).__name__}"
         )
     return number
 
 
 def numbers(name: str, values: Any) -> NDArray[np.float64]:
-    """Return an array of numbers as float64, or raise ``ValueError`` if one is not finite."""
+    """Return an array of data as float64, or raise ``ValueError`` if an entry is not finite."""
     if values.dtype.kind not in "fiu":
-        raise ValueError(f"{name} must be an array of numbers; got {values.dtype}")
+        raise ValueError(f"{name} must be an array of numbers; got {dtype_name(values.dtype)}")
     if isinstance(values, np.ma.MaskedArray):  # what is masked would be released
         raise ValueError(
             f"{name} must be an array of numbers, all of them to be released; got a MaskedArray"
         )
-    array: NDArray[np.float64] = values.astype(np.float64)
-    wrong = array[~np.isfinite(array)]
-    if wrong.size:
-        raise ValueError(f"{name} must be finite in every entry; got {wrong[0]!r}")
+    with np.errstate(over="ignore"):  # of long doubles, which are refused below
+        array: NDArray[np.float64] = values.astype(np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite in every entry; it has an infinite or NaN one")
     return array
 
 
@@ -56,9 +67,8 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int | None = None) 
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not (is_integer and minimum <= value and (maximum is None or value <= maximum)):
         upper = math.inf if maximum is None else maximum
-        raise ValueError(
-            f"{name} must be an integer{_range(-math.inf, math.inf, minimum, upper)}; got {value!r}"
-        )
+        allowed = _range(-math.inf, math.inf, minimum, upper)
+        raise ValueError(f"{name} must be an integer{allowed}; got {shown(value)}")
     return int(value)
 
 
@@ -76,8 +86,20 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     """Return `value` if it is one of `options`, or raise ``ValueError``."""
     if value not in options:
         listed = ", ".join(repr(option) for option in options)
-        raise ValueError(f"{name} must be one of {listed}; got {value!r}")
+        raise ValueError(f"{name} must be one of {listed}; got {shown(value)}")
     return str(value)
+
+
+def shown(value: Any) -> str:
+    """Return a setting as a text; of an array, which may be data in a wrong place, its type."""
+    is_array = hasattr(value, "__array__") and not isinstance(value, np.generic)
+    return type(value).__name__ if is_array else repr(value)
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype; of texts and records without their lengths and fields."""
+    is_plain = not isinstance(dtype, np.dtype) or dtype.kind in "biufcO"
+    return str(dtype).removeprefix("torch.") if is_plain else dtype.type.__name__
 
 
 def _as_float(value: Any) -> float:

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from flwr_sdp import _validate
 from flwr_sdp.randomness import PIECE, FloatArray, scratch
 
 Array = Any
 """A NumPy array or a torch tensor."""
 
-_LARGEST = {name: float(np.finfo(name).max) for name in ("float32", "float64")}
+_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def is_tensor(array: Any) -> bool:
@@ -33,11 +34,12 @@ def as_rows(name: str, array: Any, dim: int) -> Array:
     ValueError
         If it is not an array of float32 or float64 of such a shape; the text says `name`.
     """
-    dtype = str(getattr(array, "dtype", "")).removeprefix("torch.")
     known = isinstance(array, np.ndarray) or is_tensor(array)
     if isinstance(array, np.ma.MaskedArray):  # what is masked would be released
         known = False
-    if not known or dtype not in _LARGEST:
+    dtypes = ("torch.float32", "torch.float64") if is_tensor(array) else _DTYPES
+    if not known or (str(array.dtype) if is_tensor(array) else array.dtype) not in dtypes:
+        dtype = _validate.dtype_name(getattr(array, "dtype", ""))
         got = dtype if known else f"{type(array).__name__} {dtype}".rstrip()
         raise ValueError(
             f"{name} must be a NumPy array or torch tensor of float32 or float64; got {got}"
@@ -51,13 +53,24 @@ def as_rows(name: str, array: Any, dim: int) -> Array:
     return np.ascontiguousarray(array).reshape(-1, dim)
 
 
-def check_room(name: str, rows: Array, largest: float) -> None:
-    """Raise ``ValueError`` where the largest output is not well within the dtype."""
-    room = _LARGEST[str(rows.dtype).removeprefix("torch.")]
-    if not 2.0 * largest <= room:
+def check_room(name: str, dtype: Any, largest: float) -> None:
+    """Raise ``ValueError`` where the longest output is not well within float32 or float64.
+
+    Above the largest number it would be infinite. Below the smallest normal one it would be rounded
+    to zeros, in many dimensions at least, and a report that carries nothing would be paid for.
+    """
+    if not isinstance(dtype, np.dtype):
+        dtype = np.dtype(str(dtype).removeprefix("torch."))
+    room = np.finfo(dtype)
+    if not 2.0 * largest <= float(room.max):
         raise ValueError(
-            f"{name} must be float64 at this budget, and the budget larger if it is; "
-            f"{rows.dtype} has no room for {largest:g}"
+            f"{name} must be float64 at this budget, and the budget larger or max_norm smaller if "
+            f"it is; {dtype} has no room for {largest:g}"
+        )
+    if not largest >= float(room.tiny):
+        raise ValueError(
+            f"{name} must be float64 at this max_norm, and max_norm larger if it is; of outputs of "
+            f"at most {largest:g}, {dtype} leaves nothing"
         )
 
 

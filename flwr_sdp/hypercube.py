@@ -31,6 +31,8 @@ MAX_SUBSET = 2**16
 
 _NONE = np.empty(0)
 
+Integers = NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class HypercubeCap:
@@ -123,23 +125,28 @@ def log_binomial_half(dim: int, matches: int) -> float:
 
 
 # ---------------------------------------------------------------------- samplers
-def sample_matches(cap: HypercubeCap, inside: bool, rng: KeystreamGenerator) -> int:
-    """Draw the number of matches given that it lies inside (or outside) the cap.
+def sample_matches(
+    cap: HypercubeCap, inside: NDArray[np.bool_], rng: KeystreamGenerator
+) -> Integers:
+    """Draw the number of matches given that it lies inside (or outside) the cap, once for each.
 
     Inverts the distribution, in O(sqrt(dim)) and without rejection. Every probability is right to
-    1e-8 in relative terms, those of the tails included, down to tails of 1e-20.
+    1e-8 in relative terms, those of the tails included, down to tails of 1e-20. Both laws are drawn
+    from each time, so that the time does not tell the side.
     """
-    return _law_of_matches(cap, inside).draw(rng)
+    given = _given(inside.size, rng)
+    return np.where(inside, *(law.draw(*given) for law in _laws_of_matches(cap)))
 
 
-@lru_cache(maxsize=16)
-def _law_of_matches(cap: HypercubeCap, inside: bool) -> _Law:
-    dim, matches = cap.dim, cap.min_matches
-    if inside:
-        return _Law(matches, _ratios(dim, matches, dim - matches), _NONE)
-    mode = dim // 2
-    # The law is symmetric: below its mode it falls as it does above dim - mode.
-    return _Law(mode, _ratios(dim, mode, matches - 1 - mode), _ratios(dim, dim - mode, mode))
+@lru_cache(maxsize=8)
+def _laws_of_matches(cap: HypercubeCap) -> tuple[_Law, _Law]:
+    """Return the law inside and that outside."""
+    dim, matches, mode = cap.dim, cap.min_matches, cap.dim // 2
+    return (
+        _Law(matches, _ratios(dim, matches, dim - matches), _NONE),
+        # The law is symmetric: below its mode it falls as it does above dim - mode.
+        _Law(mode, _ratios(dim, mode, matches - 1 - mode), _ratios(dim, dim - mode, mode)),
+    )
 
 
 def sample_hypergeometric(total: int, good: int, draws: int, rng: KeystreamGenerator) -> int:
@@ -158,7 +165,24 @@ def sample_hypergeometric(total: int, good: int, draws: int, rng: KeystreamGener
     above = (good - up) * (draws - up) / ((up + 1.0) * (rest + 1.0 + up))
     down = mode - np.arange(min(mode - low, reach), dtype=np.float64)
     below = down * (rest + down) / ((good + 1.0 - down) * (draws + 1.0 - down))
-    return _Law(mode, above, below).draw(rng)
+    return int(_Law(mode, above, below).draw(*_given(1, rng))[0])
+
+
+def uniform_subsets(size: int, counts: Integers, rng: KeystreamGenerator) -> NDArray[np.bool_]:
+    """Return masks ``(n, size)`` with the given counts set in the rows, all such equally likely.
+
+    Those of the smallest of random keys: for short rows, where sorting is fast, and as fast for
+    every count. Keys that are equal at the boundary prefer no position: the row draws new ones.
+    """
+    many = len(counts) * size
+    keys = rng.bits(-(-many // 2)).view(np.uint32)[:many].reshape(-1, size)
+    keys |= np.uint32(1)  # so that none is below 1
+    largest = np.sort(keys, axis=1)[np.arange(len(counts)), counts - 1]
+    chosen: NDArray[np.bool_] = keys <= np.where(counts > 0, largest, np.uint32(0))[:, None]
+    tied = np.count_nonzero(chosen, axis=1) != counts
+    if tied.any():
+        chosen[tied] = uniform_subsets(size, counts[tied], rng)
+    return chosen
 
 
 def uniform_subset(size: int, count: int, rng: KeystreamGenerator) -> NDArray[np.bool_]:
@@ -204,6 +228,11 @@ def _ratios(dim: int, start: int, most: int) -> NDArray[np.float64]:
     return (dim - level) / (level + 1.0)
 
 
+def _given(count: int, rng: KeystreamGenerator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the random numbers that draws from a law are made of."""
+    return rng.uniforms(count), np.exp(rng.log_uniforms(count))
+
+
 class _Law:
     """A law on the integers whose weights fall on both sides of `mode` by the given ratios."""
 
@@ -217,18 +246,13 @@ class _Law:
         self._weight_up = float(self._up[-1]) if self._up.size else 0.0
         self._weight_down = float(self._down[-1]) if self._down.size else 0.0
 
-    def draw(self, rng: KeystreamGenerator) -> int:
-        """Draw from the law: first the side of the mode, then by inversion how far out."""
-        level = rng.uniform() * (1.0 + self._weight_up + self._weight_down)
-        if level < self._weight_up:
-            return self._mode + self._up.size - _invert(self._up, rng)
-        if level < self._weight_up + self._weight_down:
-            return self._mode - self._down.size + _invert(self._down, rng)
-        return self._mode
-
-
-def _invert(sums: NDArray[np.float64], rng: KeystreamGenerator) -> int:
-    return int(np.searchsorted(sums, math.exp(rng.log_uniform()) * sums[-1]))
+    def draw(self, level: NDArray[np.float64], tail: NDArray[np.float64]) -> Integers:
+        """Return what two uniform numbers give: one a side of the mode, one how far out it is."""
+        up, down = self._weight_up, self._weight_down
+        level = level * (1.0 + up + down)
+        above = self._mode + self._up.size - self._up.searchsorted(tail * up)
+        below = self._mode - self._down.size + self._down.searchsorted(tail * down)
+        return np.where(level < up, above, np.where(level < up + down, below, self._mode))
 
 
 # ---------------------------------------------------------------------- integrals

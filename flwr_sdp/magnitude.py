@@ -6,6 +6,7 @@ Algorithm 3 of Bhowmick et al., arXiv:1812.00984v2.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from flwr_sdp import _validate
 from flwr_sdp.randomness import KeystreamGenerator, as_generator
+
+Floats = NDArray[np.float64]
 
 _MAX_BINS = 2**40
 
@@ -34,6 +37,12 @@ class ScalarDP:
         k: the grid is ``max_norm * {0, 1/k, ..., 1}``, so k >= 1.
     max_norm : float
         :math:`r_{max}`, positive. Larger inputs are released as if they were `max_norm`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, the square of an output is beyond the floats (from 1e154
+        on), or the spacing of the grid below 2.2e-308, where they have few digits.
 
     Notes
     -----
@@ -56,10 +65,11 @@ class ScalarDP:
             num_bins=_validate.integer("num_bins", self.num_bins, minimum=1, maximum=_MAX_BINS),
             max_norm=_validate.number("max_norm", self.max_norm, above=0.0),
         )
-        if not math.isfinite(self.max_output):
+        if not fits_floats(self.max_norm / self.num_bins, self.max_output):
             raise ValueError(
-                "max_norm must keep the largest output finite; at epsilon "
-                f"{self.epsilon!r} and {self.num_bins} bins got {self.max_norm!r}"
+                "max_norm must keep the largest output finite, and its square, and the spacing of "
+                f"the grid above 2.2e-308; at epsilon {self.epsilon!r} and {self.num_bins} bins "
+                f"got {self.max_norm!r}"
             )
 
     @classmethod
@@ -98,8 +108,13 @@ class ScalarDP:
 
     def variance(self, r: float) -> float:
         """Return the exact variance of the output at `r` (clipped to ``[0, max_norm]``)."""
+        deviation = self.deviation(r)
+        return deviation * deviation
+
+    def deviation(self, r: float) -> float:
+        """Return the standard deviation at `r`; its square may be below the floats."""
         k, share = self.num_bins, random_share(self.num_bins, self.epsilon)
-        clipped = min(max(_validate.number("r", r), 0.0), self.max_norm)
+        clipped = min(max(_validate.datum("r", r), 0.0), self.max_norm)
         # Of the place on a fine grid, a double would not hold the fraction.
         exact = Fraction(clipped) / Fraction(self.max_norm) * k
         position, fraction = float(exact), float(exact % 1)
@@ -108,7 +123,7 @@ class ScalarDP:
         mixture = (
             k * (2 * k + 1) / 6.0 - (1.0 - share) * position * (k - position) - share * k * k / 4.0
         )
-        return self.step * self.step * (spread + share * mixture)
+        return self.step * math.sqrt(spread + share * mixture)
 
     def privatize(self, r: Any, rng: Any = None) -> Any:
         """Return an unbiased private view of the number `r`.
@@ -132,24 +147,29 @@ class ScalarDP:
         """
         if isinstance(r, np.ndarray) and r.ndim == 1:
             return self._privatize(_validate.numbers("r", r), as_generator(rng))
-        number = _validate.number("r", r)
+        number = _validate.datum("r", r)
         return float(self._privatize(np.array([number]), as_generator(rng))[0])
 
-    def _privatize(self, r: NDArray[np.float64], rng: KeystreamGenerator) -> NDArray[np.float64]:
+    def _privatize(self, r: Floats, rng: KeystreamGenerator) -> Floats:
         positions = self._positions(r)
         index = np.floor(positions)
         index += rng.uniforms(index.size) < positions - index
         index = randomized_response(index, self.num_bins, self.epsilon, rng)
         return self.step * (index - self.offset)
 
-    def _positions(self, r: NDArray[np.float64]) -> NDArray[np.float64]:
-        positions: NDArray[np.float64] = np.clip(r, 0.0, self.max_norm) / self.max_norm
+    def _positions(self, r: Floats) -> Floats:
+        positions: Floats = np.clip(r, 0.0, self.max_norm) / self.max_norm
         return positions * self.num_bins
 
 
+def fits_floats(spacing: float, max_output: float) -> bool:
+    """Return whether a grid has all its digits, and the largest output a square, in the floats."""
+    return spacing >= sys.float_info.min and max_output * max_output < math.inf
+
+
 def randomized_response(
-    index: NDArray[np.float64], bins: int, epsilon: float, rng: KeystreamGenerator
-) -> NDArray[np.float64]:
+    index: Floats, bins: int, epsilon: float, rng: KeystreamGenerator
+) -> Floats:
     """Return each index, or at odds ``bins`` to ``exp(epsilon)`` another of ``range(bins + 1)``.
 
     `bins` is at most 2**53, so that a double holds every index.

@@ -30,16 +30,13 @@ def read(data: bytes, dtype: str = "") -> NDArray[Any]:
     ValueError
         If `data` is not a whole array of plain numbers.
     """
-    try:
-        start = _data_start(data)
-        shape, is_fortran, stored = _parse_header(data[:start])
-    except Exception as error:
-        raise ValueError("not an array of plain numbers") from error
+    header = _header(data)
+    if header is None or min(header[1], default=0) < 0:
+        raise ValueError("not an array of plain numbers")
+    start, shape, is_fortran, stored = header
     count = math.prod(shape)
     if stored.hasobject:
         raise ValueError("an array of objects")
-    if min(shape, default=0) < 0:
-        raise ValueError("not an array of plain numbers")
     if count * stored.itemsize > len(data) - start:
         raise ValueError("an array that is not whole")
     if count == 0:
@@ -48,6 +45,18 @@ def read(data: bytes, dtype: str = "") -> NDArray[Any]:
         flat = np.frombuffer(data, dtype=stored, count=count, offset=start)
         numbers = flat.reshape(shape, order="F" if is_fortran else "C")
     return _widen(numbers) if dtype == BFLOAT16 and stored.itemsize == 2 else numbers
+
+
+def _header(data: bytes) -> tuple[int, tuple[int, ...], bool, np.dtype[Any]] | None:
+    """Return where the numbers start, shape, whether in Fortran's order, and dtype; or None.
+
+    No error is passed on, even as the cause of another: NumPy's quote what they cannot read.
+    """
+    try:
+        start = _data_start(data)
+        return start, *_parse_header(data[:start])
+    except Exception:
+        return None
 
 
 def _data_start(data: bytes) -> int:

@@ -210,7 +210,7 @@ class PrivUnit:
             beyond the dtype.
         """
         rows = as_rows("unit", unit, self.dim)
-        check_room("unit", rows, self.scale)
+        check_room("unit", rows.dtype, self.scale)
         threads = _validate.integer("threads", threads, minimum=1)
         lengths = np.full(len(rows), self.scale)
         if draws_on_device(rows, rng):
@@ -220,7 +220,7 @@ class PrivUnit:
             return out.reshape(unit.shape)
         rows = to_host(rows)
         segments = segment_norms(rows, threads)
-        _check_unit(np.sqrt(np.sum(segments**2, axis=1)))
+        _check_unit(np.hypot.reduce(segments, axis=1))
         return like(unit, self.draw(rows, segments, lengths, as_generator(rng), threads))
 
     def draw(

@@ -20,11 +20,13 @@ from flwr_sdp.arrays import Array, as_rows, check_room, draws_on_device, like, t
 from flwr_sdp.hypercube import (
     MAX_SUBSET,
     HypercubeCap,
+    Integers,
     fewest_matches,
     matches_for_log_odds,
     sample_hypergeometric,
     sample_matches,
     uniform_subset,
+    uniform_subsets,
 )
 from flwr_sdp.privunit import RULES, Rule
 from flwr_sdp.randomness import FloatArray, KeystreamGenerator, as_generator
@@ -32,9 +34,12 @@ from flwr_sdp.randomness import FloatArray, KeystreamGenerator, as_generator
 # Coordinates processed at a time: their masks and bytes stay in the cache.
 _BLOCK = MAX_SUBSET
 
+# Rows of up to so many coordinates are drawn together, as many as fill a block.
+_SHORT = 2048
+
 # With an even dim every cap has a price, and a flip of nearly the opposite, of which too few digits
-# are left below this. With an odd one the norm of an output is no number in the end.
-_MIN_EPSILON = {0: 1e-12, 1: 1e-300}
+# are left below this. With an odd one the square of the norm of an output is no number in the end.
+_MIN_EPSILON = {0: 1e-12, 1: 1e-140}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +66,8 @@ class PrivUnitInfinity:
     Raises
     ------
     ValueError
-        If a parameter is out of range, or the output would not depend on the input.
+        If a parameter is out of range, or the output would not depend on the input, or so little
+        that the square of its norm is beyond the floats.
 
     Notes
     -----
@@ -101,7 +107,8 @@ class PrivUnitInfinity:
         # paper's proof is one less when d + kappa is even, where ties would count as inside.
         matches = (dim + self.agreement_threshold) // 2 + 1
         object.__setattr__(self, "_cap", HypercubeCap(dim, matches))
-        if not (self.epsilon > 0 and 1.0 / max(self._mean, 1e-323) < math.inf):
+        scale = 1.0 / max(self._mean, 1e-323)
+        if not (self.epsilon > 0 and dim * scale * scale < math.inf):
             raise ValueError(
                 f"epsilon_flip must be a finite number > {-self.epsilon_cap:g}, the price of "
                 f"agreement_threshold {self.agreement_threshold} at dim {self.dim}, or the output "
@@ -119,7 +126,7 @@ class PrivUnitInfinity:
         dim : int
             Number of coordinates, at least 1.
         epsilon : float
-            Local privacy budget of one release, at least 1e-12 (1e-300 where `dim` is odd).
+            Local privacy budget of one release, at least 1e-12 (1e-140 where `dim` is odd).
         rule : {"tight", "paper"}
             ``"tight"`` takes the threshold and the flip that together cost `epsilon` and make the
             output smallest, among all thresholds and flips, p < 1/2 included. ``"paper"`` spends
@@ -230,7 +237,7 @@ class PrivUnitInfinity:
             beyond the dtype.
         """
         rows = as_rows("x", x, self.dim)
-        check_room("x", rows, self.scale)
+        check_room("x", rows.dtype, self.scale)
         generator = as_generator(rng)
         if draws_on_device(rows, rng):
             out = self._draw_on_device(rows, generator, rng)
@@ -238,40 +245,62 @@ class PrivUnitInfinity:
             return out.reshape(x.shape)
         rows = to_host(rows)
         _check_cube(rows)
-        out = np.empty_like(rows)
-        for row, target in zip(rows, out, strict=True):
-            self._draw(row, target, generator)
+        out, matches = np.empty_like(rows), self._matches(len(rows), generator)
+        many = max(_BLOCK // self.dim, 1)
+        for start in range(0, len(rows), many):
+            part = slice(start, start + many)
+            draw = self._draw_short if self.dim <= _SHORT else self._draw_long
+            draw(rows[part], out[part], matches[part], generator)
         return like(x, out)
+
+    def _matches(self, count: int, rng: KeystreamGenerator) -> Integers:
+        """Draw in how many coordinates each output agrees with its rounded input."""
+        return sample_matches(self._cap, rng.bernoullis(self.epsilon_flip, count), rng)
 
     def _draw_on_device(self, rows: Array, rng: KeystreamGenerator, generator: Any) -> Array:
         torch = sys.modules["torch"]
-        matches = [sample_matches(self._cap, rng.bernoulli(self.epsilon_flip), rng) for _ in rows]
+        matches = torch.from_numpy(self._matches(len(rows), rng))
         # The places of the smallest of random keys are a uniform subset (two of d keys of 63 bits
         # are equal with probability d^2 / 2^64).
         keys = torch.empty(rows.shape, dtype=torch.int64, device=rows.device)
         order = keys.random_(generator=generator).argsort(dim=1)
         ranks = torch.arange(self.dim, device=rows.device)
-        chosen = ranks < torch.tensor(matches).to(rows.device, non_blocking=True)[:, None]
+        chosen = ranks < matches.to(rows.device, non_blocking=True)[:, None]
         agrees = torch.empty_like(chosen).scatter_(1, order, chosen)
         level = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
         corner = level.uniform_(-1.0, 1.0, generator=generator) < rows
         return torch.where(agrees == corner, self.scale, -self.scale).to(rows.dtype)
 
-    def _draw(self, row: FloatArray, out: FloatArray, rng: KeystreamGenerator) -> None:
-        matches = sample_matches(self._cap, rng.bernoulli(self.epsilon_flip), rng)
+    def _draw_short(
+        self, rows: FloatArray, out: FloatArray, matches: Integers, rng: KeystreamGenerator
+    ) -> None:
+        agrees = uniform_subsets(self.dim, matches, rng)
+        self._write(out.reshape(-1), rows.reshape(-1), agrees.reshape(-1), rng)
+
+    def _draw_long(
+        self, rows: FloatArray, out: FloatArray, matches: Integers, rng: KeystreamGenerator
+    ) -> None:
+        for row, target, left in zip(rows, out, matches.tolist(), strict=True):
+            for start in range(0, row.size, _BLOCK):
+                block = row[start : start + _BLOCK]
+                # Among the coordinates not yet drawn, those that agree are a uniform subset.
+                here = sample_hypergeometric(row.size - start, left, block.size, rng)
+                agrees = uniform_subset(block.size, here, rng)
+                self._write(target[start : start + _BLOCK], block, agrees, rng)
+                left -= here
+
+    def _write(
+        self,
+        out: FloatArray,
+        block: FloatArray,
+        agrees: NDArray[np.bool_],
+        rng: KeystreamGenerator,
+    ) -> None:
+        """Round a block to corners, and write what agrees with them where it is to agree."""
         scale = out.dtype.type(self.scale)
-        remaining = row.size
-        for start in range(0, row.size, _BLOCK):
-            block = row[start : start + _BLOCK]
-            # Among the coordinates not yet drawn, those that agree are a uniform subset.
-            here = sample_hypergeometric(remaining, matches, block.size, rng)
-            agrees = uniform_subset(block.size, here, rng)
-            target = out[start : start + _BLOCK]
-            np.copyto(target, agrees == _round_to_corner(block, target, rng))  # 1 or 0
-            target *= 2 * scale
-            target -= scale
-            matches -= here
-            remaining -= block.size
+        np.copyto(out, agrees == _round_to_corner(block, out, rng))  # 1 or 0
+        out *= 2 * scale
+        out -= scale
 
 
 def _round_to_corner(
@@ -348,7 +377,5 @@ def _smallest_epsilon(dim: int, flip_share: float) -> str:
 def _check_cube(rows: Array) -> None:
     if rows.shape[0]:
         low, high = float(rows.min()), float(rows.max())
-        if not (low >= -1.0 and high <= 1.0):
-            raise ValueError(
-                f"x must lie in [-1, 1] in every coordinate; got values in [{low:g}, {high:g}]"
-            )
+        if not (low >= -1.0 and high <= 1.0):  # NaN too
+            raise ValueError("x must lie in [-1, 1] in every coordinate: clip it, or scale it down")

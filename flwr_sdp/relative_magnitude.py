@@ -7,19 +7,22 @@ error").
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from flwr_sdp import _validate
-from flwr_sdp.magnitude import random_share, randomized_response
+from flwr_sdp.magnitude import Floats, fits_floats, random_share, randomized_response
 from flwr_sdp.randomness import KeystreamGenerator, as_generator
 
 _MAX_BINS = 2**40
 # Where the default grid stops getting finer: below any update's own precision.
 _MIN_RELATIVE_ACCURACY = 2.0**-40
 _MIN_SPACING = 2.0**-30
+
+_BOTH_ENDS = np.array([[0.0], [1.0]])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +49,8 @@ class ScalarRelDP:
     Raises
     ------
     ValueError
-        If a parameter is out of range, or the grid ends below `max_norm` or beyond the floats.
+        If a parameter is out of range, the grid ends below `max_norm`, begins below 2.2e-308 or
+        ends beyond the floats, or the square of an output is beyond them (from 1e154 on).
 
     Notes
     -----
@@ -65,7 +69,7 @@ class ScalarRelDP:
     out the first interval, where rounding alone costs :math:`r(\nu\alpha - r)`. An output may be
     negative or larger than `max_norm`; it must stay so, clipping it would bring the bias back.
 
-    **Cost.** O(1) time and memory: the grid is never stored.
+    **Cost.** O(1) time and memory a number: the grid is never stored.
     """
 
     epsilon: float
@@ -80,9 +84,9 @@ class ScalarRelDP:
             self,
             epsilon=_validate.number("epsilon", self.epsilon, above=0.0),
             num_bins=_validate.integer("num_bins", self.num_bins, minimum=1, maximum=_MAX_BINS),
-            accuracy=_validate.number("accuracy", self.accuracy, above=0.0),
+            accuracy=_validate.number("accuracy", self.accuracy, minimum=sys.float_info.min),
             ratio=_validate.number("ratio", self.ratio, above=1.0),
-            max_norm=_validate.number("max_norm", self.max_norm, above=0.0),
+            max_norm=_validate.number("max_norm", self.max_norm, above=0.0, maximum=1e154),
         )
         # In floats as they are used: a power that should just reach max_norm may round below it.
         if not self._point(self.num_bins) >= self.max_norm:
@@ -91,10 +95,11 @@ class ScalarRelDP:
                 f"({self.max_norm!r}); got {self.num_bins!r}, which reaches "
                 f"{self._point(self.num_bins)!r}"
             )
-        if not math.isfinite(self.max_output):
+        if not (fits_floats(self.accuracy, self.max_output) and math.isfinite(self.offset)):
             raise ValueError(
-                "num_bins must keep the largest output finite; at accuracy "
-                f"{self.accuracy!r} and ratio {self.ratio!r} got {self.num_bins!r}"
+                "num_bins must keep the largest output finite, and its square; at accuracy "
+                f"{self.accuracy!r}, ratio {self.ratio!r} and epsilon {self.epsilon!r} got "
+                f"{self.num_bins!r}, with outputs up to {self.max_output!r}"
             )
 
     @classmethod
@@ -133,7 +138,7 @@ class ScalarRelDP:
         max_norm = _validate.number("max_norm", max_norm, above=0.0)
         if accuracy is None:
             accuracy = max_norm * max(math.exp(-epsilon / 4.0), _MIN_RELATIVE_ACCURACY)
-        accuracy = _validate.number("accuracy", accuracy, above=0.0)
+        accuracy = _validate.number("accuracy", accuracy, minimum=sys.float_info.min)
         log_reach = math.log(max_norm) - math.log(accuracy)
         if ratio is None:
             log_spacing = 2.0 / 3.0 * log_reach - epsilon / 3.0
@@ -162,7 +167,7 @@ class ScalarRelDP:
     @property
     def offset(self) -> float:
         """Power of the ratio that would be released as 0 (b in the paper)."""
-        return random_share(self.num_bins, self.epsilon) * self._grid_mean / self.accuracy
+        return self._share * self._grid_mean / self.accuracy
 
     @property
     def max_output(self) -> float:
@@ -171,12 +176,13 @@ class ScalarRelDP:
         On a grid whose ratio is near 1, all points but 0 lie close to the top, and so does their
         mean: at a small epsilon it is 0 that is released as the larger number, a negative one.
         """
-        return max(self._output(self.num_bins), -self._output(0))
+        top = self._point(self.num_bins)
+        return max(self._gain * (top - self._share * self._grid_mean), -self.min_output)
 
     @property
     def min_output(self) -> float:
         """Smallest (negative) value an output can take."""
-        return self._output(0)
+        return self._gain * (0.0 - self._share * self._grid_mean)
 
     def variance(self, r: float) -> float:
         """Return the exact variance of the output at `r` (clipped to ``[0, max_norm]``).
@@ -184,19 +190,31 @@ class ScalarRelDP:
         Above an epsilon of about 40 the points of the grid are so close that a double holds few
         digits of what rounding to them costs: 4 of them at an epsilon of 136 and more.
         """
-        r = self._clip(r)
-        share, gain = random_share(self.num_bins, self.epsilon), self._gain
-        low, high = self._neighbours(self._interval(r))
+        deviation = self.deviation(r)
+        return deviation * deviation
+
+    def deviation(self, r: float) -> float:
+        """Return the standard deviation at `r`; its square may be below the floats."""
+        clipped = self._clip(np.array([_validate.datum("r", r)]))
+        share, gain, top = self._share, self._gain, self._point(self.num_bins)
+        low, high = self._neighbours(self._interval(clipped))
+        # In units of the top, since squares in those of the grid may be no numbers.
+        below, above = float((clipped - low)[0]) / top, float((high - clipped)[0]) / top
         # Var of the mixture: 1/gain of the rounded number, share of a uniform grid point.
-        mean = self._grid_mean
-        spread = (r - low) * (high - r) / gain
-        mixture = (r - mean) * (r - mean) / gain + self._grid_square - mean * mean
-        return gain * gain * (spread + share * mixture)
+        mean, square = self._mean_power(1), self._mean_power(2)
+        lean = float(clipped[0]) / top - mean
+        spread = below * above / gain
+        mixture = lean * lean / gain + square - mean * mean
+        return gain * top * math.sqrt(spread + share * mixture)
 
     def mean_squared_error(self, r: float) -> float:
-        """Return ``E(Z - r)^2``: the variance, and the bias of a number that is clipped."""
-        clipped = self._clip(r)
-        return self.variance(r) + (r - clipped) * (r - clipped)
+        """Return ``E(Z - r)^2``: the variance, and the bias of a number that is clipped.
+
+        It is inf for an `r` so large that its square is.
+        """
+        r = _validate.datum("r", r)
+        beyond = r - min(max(r, 0.0), self.max_norm)
+        return self.variance(r) + beyond * beyond
 
     # ------------------------------------------------------------------ what it does
     def privatize(self, r: Any, rng: Any = None) -> Any:
@@ -207,49 +225,55 @@ class ScalarRelDP:
         ValueError
             If `r` is not a number, infinite or NaN.
         """
-        generator = as_generator(rng)
         if isinstance(r, np.ndarray) and r.ndim == 1:
-            numbers = _validate.numbers("r", r)
-            return np.array([self._privatize(float(number), generator) for number in numbers])
-        return self._privatize(r, generator)
+            return self._privatize(_validate.numbers("r", r), as_generator(rng))
+        number = _validate.datum("r", r)
+        return float(self._privatize(np.array([number]), as_generator(rng))[0])
 
-    def _privatize(self, r: float, generator: KeystreamGenerator) -> float:
-        bins = self.num_bins
+    def _privatize(self, r: Floats, rng: KeystreamGenerator) -> Floats:
         r = self._clip(r)
         index = self._interval(r)
         low, high = self._neighbours(index)
-        if generator.uniform() * (high - low) < r - low:
-            index += 1
-        released = randomized_response(np.array([float(index)]), bins, self.epsilon, generator)
-        return self._output(int(released[0]))
+        index += rng.uniforms(r.size) * (high - low) < r - low
+        return self._outputs(randomized_response(index, self.num_bins, self.epsilon, rng))
+
+    def _clip(self, r: Floats) -> Floats:
+        return np.minimum(np.maximum(r, 0.0), self.max_norm)
 
     # ------------------------------------------------------------------ the grid
     def _point(self, index: int) -> float:
         return _grid_point(self.accuracy, self.ratio, index)
 
-    def _neighbours(self, index: int) -> tuple[float, float]:
-        return self._point(index), self._point(index + 1)
+    def _points(self, index: Floats) -> Floats:
+        return np.where(index > 0.0, self.accuracy * self.ratio**index, 0.0)
 
-    def _output(self, index: int) -> float:
-        return self._gain * (
-            self._point(index) - random_share(self.num_bins, self.epsilon) * self._grid_mean
-        )
+    def _neighbours(self, index: Floats) -> Floats:
+        """Return the points at both ends of intervals, shape ``(2, n)``."""
+        ends: Floats = index + _BOTH_ENDS
+        return self._points(ends)
 
-    def _clip(self, r: float) -> float:
-        return min(max(_validate.number("r", r), 0.0), self.max_norm)
+    def _outputs(self, index: Floats) -> Floats:
+        outputs: Floats = self._gain * (self._points(index) - self._share * self._grid_mean)
+        return outputs
 
-    def _interval(self, r: float) -> int:
-        """Return i such that `r` lies between grid points i and i + 1."""
-        if r <= self._point(1):
-            return 0
-        index = math.floor((math.log(r) - math.log(self.accuracy)) / math.log1p(self.ratio - 1.0))
-        index = min(max(index, 1), self.num_bins - 1)
+    def _interval(self, r: Floats) -> Floats:
+        """Return i such that `r` lies between grid points i and i + 1, with the same work for all.
+
+        On the finest grids, whose points are as close as floats, they may be neighbours of those.
+        """
+        last = self.num_bins - 1.0
+        above = np.maximum(r, self.accuracy) - self.accuracy
+        index: Floats = np.log1p(above / self.accuracy) / math.log1p(self.ratio - 1.0)
+        index = np.minimum(np.floor(index), last)
         # The logarithms may round to the wrong side of an exact power.
-        while self._point(index) > r:
-            index -= 1
-        while self._point(index + 1) < r:
-            index += 1
-        return index
+        low, high = self._neighbours(index)
+        index += high < r
+        index -= low > r
+        return np.minimum(index, last)
+
+    @property
+    def _share(self) -> float:
+        return random_share(self.num_bins, self.epsilon)
 
     @property
     def _gain(self) -> float:
@@ -260,11 +284,6 @@ class ScalarRelDP:
     @property
     def _grid_mean(self) -> float:
         return self._point(self.num_bins) * self._mean_power(1)
-
-    @property
-    def _grid_square(self) -> float:
-        top = self._point(self.num_bins)
-        return top * top * self._mean_power(2)
 
     def _mean_power(self, power: int) -> float:
         """Return the mean of ``(v / v_k)**power`` over the k + 1 grid points, v_0 = 0 included."""

@@ -25,7 +25,7 @@ from flwr_sdp.arrays import (
     to_host,
 )
 from flwr_sdp.direction import Floats, segment_norms
-from flwr_sdp.magnitude import ScalarDP
+from flwr_sdp.magnitude import ScalarDP, fits_floats
 from flwr_sdp.privunit import PrivUnit, Rule
 from flwr_sdp.randomness import as_generator
 from flwr_sdp.relative_magnitude import ScalarRelDP
@@ -114,6 +114,11 @@ class SeparatedMechanism:
     magnitude : ScalarDP or ScalarRelDP
         Mechanism of the norm.
 
+    Raises
+    ------
+    ValueError
+        If a part is of another kind, or the square of the longest output is beyond the floats.
+
     Notes
     -----
     **Privacy.** (epsilon_1, epsilon_2)-separated, hence pure (epsilon_1 + epsilon_2)-local
@@ -133,10 +138,17 @@ class SeparatedMechanism:
     def __post_init__(self) -> None:
         """Check the parts."""
         if not isinstance(self.direction, PrivUnit):
-            raise ValueError(f"direction must be a PrivUnit; got {self.direction!r}")
+            raise ValueError(f"direction must be a PrivUnit; got {_validate.shown(self.direction)}")
         if not isinstance(self.magnitude, ScalarDP | ScalarRelDP):
             raise ValueError(
-                f"magnitude must be a ScalarDP or a ScalarRelDP; got {self.magnitude!r}"
+                "magnitude must be a ScalarDP or a ScalarRelDP; "
+                f"got {_validate.shown(self.magnitude)}"
+            )
+        if not fits_floats(self.max_output_norm, self.max_output_norm):
+            raise ValueError(
+                "max_norm must keep the longest output, and its square, within the floats; at "
+                f"this budget got {self.magnitude.max_norm!r}, with outputs up to "
+                f"{self.max_output_norm!r}"
             )
 
     @classmethod
@@ -160,7 +172,7 @@ class SeparatedMechanism:
             If a parameter is out of range, or `budget` is no :class:`SeparatedBudget`.
         """
         if not isinstance(budget, SeparatedBudget):
-            raise ValueError(f"budget must be a SeparatedBudget; got {budget!r}")
+            raise ValueError(f"budget must be a SeparatedBudget; got {_validate.shown(budget)}")
         direction = PrivUnit.from_epsilon(
             dim, budget.epsilon_direction, rule=rule, flip_share=flip_share
         )
@@ -187,11 +199,16 @@ class SeparatedMechanism:
         return self.direction.scale * self.magnitude.max_output
 
     def expected_squared_error(self, norm: float) -> float:
-        """Return ``E|Z - w|^2`` for a vector w of the given norm (exact)."""
-        norm = _validate.number("norm", norm, minimum=0.0)
-        mean = min(norm, self.magnitude.max_norm)
-        second_moment = self.magnitude.variance(norm) + mean * mean
-        return self.direction.scale**2 * second_moment - 2.0 * mean * norm + norm * norm
+        """Return ``E|Z - w|^2`` for a vector w of the given norm (exact).
+
+        It is inf for a norm so large that its square is.
+        """
+        norm = _validate.datum("norm", norm, minimum=0.0)
+        mean, scale = min(norm, self.magnitude.max_norm), self.direction.scale
+        # Each a length before it is squared: squares of the factors may be no numbers.
+        noise, turn = scale * self.magnitude.deviation(norm), scale * mean
+        beyond = norm - mean
+        return noise * noise + (turn - mean) * (turn + mean) + beyond * beyond
 
     def privatize(self, update: Array, rng: Any = None, *, threads: int = 1) -> Array:
         """Return an unbiased private view of a vector.
@@ -216,11 +233,11 @@ class SeparatedMechanism:
         ------
         ValueError
             If the shape or the dtype is wrong, a value is not finite, or the longest output is
-            beyond the dtype. (The mod, on a device, releases a zero vector in place of one that is
-            not finite.)
+            above or below what the dtype holds. (The mod, on a device, releases a zero vector in
+            place of one that is not finite.)
         """
         rows = as_rows("update", update, self.dim)
-        check_room("update", rows, self.max_output_norm)
+        check_room("update", rows.dtype, self.max_output_norm)
         threads = _validate.integer("threads", threads, minimum=1)
         on_device = draws_on_device(rows, rng)
         if not on_device:

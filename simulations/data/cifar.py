@@ -64,7 +64,7 @@ def read_batch(path: Path) -> tuple[Pixels, Labels]:
         raise ValueError(f"{path}: labels must be a list with one for each of {len(rows)} images")
     for label in labels:
         if type(label) is not int or not 0 <= label < _CLASSES:
-            raise ValueError(f"{path}: labels must be from 0 to {_CLASSES - 1}; got {label!r}")
+            raise ValueError(f"{path}: labels must be from 0 to {_CLASSES - 1}")
     # A row is the red, the green and the blue plane.
     images = np.ascontiguousarray(rows.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1))
     return images, np.array(labels, np.int64)

@@ -95,5 +95,5 @@ def _read_pair(images_path: Path, labels_path: Path) -> tuple[Pixels, Labels]:
             f"it has {len(labels)}"
         )
     if labels.max() >= _CLASSES:
-        raise ValueError(f"{labels_path} must have labels below {_CLASSES}; got {labels.max()}")
+        raise ValueError(f"{labels_path} must have labels below {_CLASSES}")
     return images, labels.astype(np.int64)

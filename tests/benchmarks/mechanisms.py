@@ -22,7 +22,14 @@ from multiprocessing.synchronize import Barrier
 
 import numpy as np
 
-from flwr_sdp import PrivUnit, PrivUnitInfinity, SeparatedBudget, SeparatedMechanism
+from flwr_sdp import (
+    PrivUnit,
+    PrivUnitInfinity,
+    ScalarDP,
+    ScalarRelDP,
+    SeparatedBudget,
+    SeparatedMechanism,
+)
 from flwr_sdp.randomness import secure_generator
 from tests.benchmarks.timing import best_times
 
@@ -100,12 +107,15 @@ def long_vectors(dim: int, rounds: int) -> list[Row]:
 
 
 def batches(rounds: int) -> list[Row]:
-    """Time 1,000 vectors of 500 coordinates at once."""
+    """Time 1,000 vectors of 500 coordinates at once, and 1,000 magnitudes."""
     rows = np.random.default_rng(0).standard_normal((1000, 500))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     single = rows.astype(np.float32)
     mechanism = PrivUnit.from_epsilon(500, 50.0)
     product = SeparatedMechanism.from_budget(500, BUDGET, 5.0)
+    cube = PrivUnitInfinity.from_epsilon(500, 50.0)
+    norms = np.random.default_rng(2).uniform(0.0, 5.0, 1000)
+    scalar, relative = ScalarDP.from_epsilon(10.0, 5.0), ScalarRelDP.from_epsilon(10.0, 5.0)
     pcg = np.random.Generator(np.random.PCG64(1))
     times = best_times(
         {
@@ -113,14 +123,22 @@ def batches(rounds: int) -> list[Row]:
             "float32": lambda: mechanism.privatize(single),
             "float64": lambda: mechanism.privatize(rows),
             "product": lambda: product.privatize(single),
+            "cube": lambda: cube.privatize(single),
+            "scalar": lambda: scalar.privatize(norms),
+            "relative": lambda: relative.privatize(norms),
         },
         rounds=rounds,
         clock=time.process_time,
     )
+    cube_ratio = times["cube"] / times["float32"]
     return [
         ("PrivUnit, 1,000 x 500, float32", times["float32"] / times["pcg"], 2.5),
         ("PrivUnit, 1,000 x 500, float64", times["float64"] / times["pcg"], None),
         ("PrivUnit x ScalarDP, 1,000 x 500, float32", times["product"] / times["pcg"], None),
+        ("PrivUnitInfinity over PrivUnit, 1,000 x 500, float32", cube_ratio, 3.0),
+        ("ScalarRelDP over ScalarDP, 1,000 numbers", times["relative"] / times["scalar"], 6.0),
+        ("PrivUnitInfinity, 1,000 x 500, float32, us a row", 1e3 * times["cube"], None),
+        ("ScalarRelDP, 1,000 numbers, us each", 1e3 * times["relative"], None),
     ]
 
 

@@ -23,6 +23,7 @@ from flwr_sdp.hypercube import (
     sample_hypergeometric,
     sample_matches,
     uniform_subset,
+    uniform_subsets,
 )
 from tests.statistics_helpers import (
     PROPERTY,
@@ -239,7 +240,7 @@ def test_number_of_matches(case, inside):
     """
     dim, matches, count = case
     cap, rng = HypercubeCap(dim, matches), seeded_generator(50, dim, matches, int(inside))
-    draws = [sample_matches(cap, inside, rng) for _ in range(count)]
+    draws = sample_matches(cap, np.full(count, inside), rng)
     CapLaw(dim, matches, inside).assert_follows(draws)
     assert_detects(CapLaw(dim, matches, not inside).assert_follows, draws)
     if inside and matches < dim <= 10**5:
@@ -254,11 +255,27 @@ class GivenUniforms(KeystreamGenerator):
     def __init__(self, uniform, log_uniform):
         self._given = uniform, log_uniform
 
-    def uniform(self):
-        return self._given[0]
+    def uniforms(self, count):
+        return np.full(count, self._given[0])
 
-    def log_uniform(self):
-        return self._given[1]
+    def log_uniforms(self, count):
+        return np.full(count, self._given[1])
+
+
+def one_match(cap, inside, *given):
+    """Return what two numbers of a generator give."""
+    return sample_matches(cap, np.array([inside]), GivenUniforms(*given))[0]
+
+
+def test_the_work_does_not_depend_on_the_side():
+    """Each draw takes as many words inside as outside: what comes next is the same."""
+    for dim, matches in ((10, 9), (1000, 600)):
+        after = []
+        for inside in (True, False):
+            rng = seeded_generator(57, dim)
+            sample_matches(HypercubeCap(dim, matches), np.full(50, inside), rng)
+            after.append(rng.bits(1)[0])
+        assert after[0] == after[1]
 
 
 @pytest.mark.parametrize("log_u", [-0.01, -1.0, -10.0, -25.0, -38.0])
@@ -266,11 +283,11 @@ class GivenUniforms(KeystreamGenerator):
 def test_tails_keep_their_relative_accuracy(dim, matches, log_u):
     """The inversion finds the right quantile far beyond the resolution of a uniform number."""
     law = stats.binom(dim, 0.5)
-    upper = sample_matches(HypercubeCap(dim, matches), True, GivenUniforms(0.0, log_u))
+    upper = one_match(HypercubeCap(dim, matches), True, 0.0, log_u)
     level = law.logsf(matches) + log_u  # given that it exceeds the threshold
     assert law.logsf(upper) < level + 1e-9
     assert level - 1e-9 <= law.logsf(upper - 1)
-    lower = sample_matches(HypercubeCap(dim, matches), False, GivenUniforms(0.6, log_u))
+    lower = one_match(HypercubeCap(dim, matches), False, 0.6, log_u)
     level = law.logcdf(dim // 2 - 1) + log_u
     assert law.logcdf(lower - 1) < level + 1e-9
     assert level - 1e-9 <= law.logcdf(lower)
@@ -323,20 +340,48 @@ def test_hypergeometric_split_of_a_huge_vector():
 
 
 # ------------------------------------------------------------------ which coordinates
+def one_by_one(size, counts, rng):
+    """Return what long rows are made of, as :func:`uniform_subsets` returns short ones."""
+    return np.array([uniform_subset(size, int(count), rng) for count in counts])
+
+
+class CoarseKeys(KeystreamGenerator):
+    """A generator whose words have eight values, so that keys are often equal."""
+
+    def bits(self, count):
+        return super().bits(count) & np.uint64(0x0000000E0000000E)
+
+
+def coarse(size, counts, rng):
+    """Draw short rows from keys that are often equal."""
+    return uniform_subsets(size, counts, CoarseKeys(rng.bits(4).tobytes(), secure=False))
+
+
+each_way = pytest.mark.parametrize("draw", [one_by_one, uniform_subsets])
+
+
+def first_of_equals(size, counts, rng):
+    """The mutant that does not draw again, and takes the first of equal keys."""
+    keys = (rng.bits(len(counts) * size) & np.uint64(7)).reshape(-1, size)
+    return keys.argsort(axis=1, kind="stable").argsort(axis=1) < counts[:, None]
+
+
+@pytest.mark.parametrize("draw", [one_by_one, uniform_subsets, coarse])
 @pytest.mark.parametrize(("size", "count"), [(2, 1), (4, 2), (5, 1), (5, 4), (6, 3)])
-def test_subsets_are_equally_likely(size, count):
+def test_subsets_are_equally_likely(size, count, draw):
     """4,000 subsets, chi-square over all of them; false alarms: 6e-7 a case.
 
-    The mutant starts at a random place and takes neighbours.
+    The mutants start at a random place and take neighbours, and prefer the first of equal keys.
     """
-    rng = seeded_generator(54, size, count)
+    rng, counts = seeded_generator(54, size, count), np.full(4000, count)
     every = {subset: n for n, subset in enumerate(itertools.combinations(range(size), count))}
 
     def check(subsets):
         ids = [every[tuple(int(i) for i in sorted(subset))] for subset in subsets]
         assert_counts(np.bincount(ids, minlength=len(every)), np.full(len(every), 1 / len(every)))
 
-    check([np.flatnonzero(uniform_subset(size, count, rng)) for _ in range(4000)])
+    check([np.flatnonzero(mask) for mask in draw(size, counts, rng)])
+    assert_detects(check, [np.flatnonzero(m) for m in first_of_equals(size, counts, rng)])
     if (size, count) in ((4, 2), (6, 3)):
         starts = np.random.default_rng(2).integers(size, size=4000)
         assert_detects(check, [(start + np.arange(count)) % size for start in starts])
@@ -355,14 +400,15 @@ def check_pairs(masks, count):
         assert_mean_close(products, both, variance=both * (1 - both))
 
 
+@each_way
 @pytest.mark.parametrize("count", [40, 100, 157])
-def test_pairs_of_a_subset(count):
+def test_pairs_of_a_subset(count, draw):
     """1,500 subsets of 200 positions: each position, and 800 pairs; false alarms: 6e-4 a case.
 
     The first mutant favours the first half, the second ties neighbours to each other.
     """
     rng = seeded_generator(55, count)
-    masks = np.array([uniform_subset(200, count, rng) for _ in range(1500)])
+    masks = draw(200, np.full(1500, count), rng)
     check_pairs(masks, count)
     if count == 100:
         favoured = masks.copy()
@@ -384,8 +430,14 @@ def test_subsets_of_any_size(size):
 
 
 @PROPERTY
-@given(size=st.integers(1, 3000), share=st.floats(0.0, 1.0), seed=st.integers(0, 10**6))
-def test_subsets_have_the_right_size(size, share, seed):
-    count = round(share * size)
-    chosen = uniform_subset(size, count, seeded_generator(seed))
-    assert np.count_nonzero(chosen) == count
+@given(
+    size=st.integers(1, 3000),
+    shares=st.lists(st.floats(0.0, 1.0), max_size=5),
+    seed=st.integers(0, 10**6),
+)
+def test_subsets_have_the_right_size(size, shares, seed):
+    counts = np.array([round(share * size) for share in (0.0, 1.0, *shares)])
+    for draw in (one_by_one, uniform_subsets):
+        masks = draw(size, counts, seeded_generator(seed))
+        assert masks.shape == (len(counts), size)
+        np.testing.assert_array_equal(masks.sum(axis=1), counts)

@@ -13,7 +13,6 @@ import pytest
 
 from flwr_sdp import (
     PrivUnit,
-    ScalarDP,
     SeparatedBudget,
     SeparatedMechanism,
     direction,
@@ -283,12 +282,10 @@ def test_every_output_comes_from_other_inputs_too(monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_outputs_without_length_have_no_signs(dtype):
     """Where nothing is left of the noise, a zero would have the sign of the update."""
-    mechanism = SeparatedMechanism(
-        direction=PrivUnit.from_epsilon(1000, 0.1),
-        magnitude=ScalarDP(epsilon=700.0, num_bins=1, max_norm=1e-60),
-    )
-    update = (1e-30 * random_unit(1000)).astype(dtype) * 1e-30
-    outputs = mechanism.privatize(np.tile(update, (3, 1)), seeded_generator(107))
+    mechanism, rows = PrivUnit.from_epsilon(1000, 0.1), np.tile(random_unit(1000), (3, 1))
+    lengths, rows = np.array([0.0, 1e-46, -1e-46]), rows.astype(dtype)
+    outputs = mechanism.draw(rows, direction.segment_norms(rows), lengths, seeded_generator(107))
+    assert (outputs == 0.0).any()
     assert not np.signbit(outputs[outputs == 0.0]).any()
 
 

@@ -318,7 +318,7 @@ def test_everything_is_finite(epsilon, max_norm, share):
 
 @PROPERTY
 @given(
-    max_norm=st.floats(1e-300, 1e300),
+    max_norm=st.floats(1e-290, 1e150),
     bins=st.integers(1, 2**40),
 )
 def test_the_end_of_the_range_stays_on_the_grid(max_norm, bins):

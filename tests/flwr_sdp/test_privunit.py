@@ -615,7 +615,7 @@ def test_dot_law_matches_quadrature():
 
 
 def test_norms_that_float32_sums_get_wrong_are_taken():
-    """PyTorch's norm of 6e7 numbers is 0.5 % off, and of 1e8 1.1 %; the direction is what counts."""
+    """PyTorch's norm of 6e7 numbers is 0.5 % off, of 1e8 1.1 %; the direction is what counts."""
     mechanism = PrivUnit.from_epsilon(100, 20.0)
     unit = random_unit(100)
     first, second = (

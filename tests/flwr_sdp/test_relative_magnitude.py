@@ -212,7 +212,7 @@ def test_interval_holds_its_number(accuracy, ratio):
     for index in range(1, mechanism.num_bins):
         point = mechanism._point(index)
         for r in (math.nextafter(point, 0.0), point, math.nextafter(point, math.inf)):
-            low, high = mechanism._neighbours(mechanism._interval(r))
+            low, high = mechanism._neighbours(mechanism._interval(np.array([r])))
             assert low <= r <= high
 
 
@@ -381,7 +381,7 @@ def samples(mechanism, share, drawn_from=None):
     rng = seeded_generator(71, repr(mechanism), str(share))
     r = share * mechanism.max_norm
     source = drawn_from or mechanism
-    return np.array([source.privatize(r, rng) for _ in range(3000)])
+    return source.privatize(np.full(3000, r), rng)
 
 
 def check_law(mechanism, share, outputs):
@@ -429,8 +429,7 @@ class AlwaysRoundsDown(ScalarRelDP):
     __slots__ = ()
 
     def _clip(self, r):
-        r = super()._clip(r)
-        return self._point(self._interval(r))
+        return self._points(self._interval(super()._clip(r)))
 
 
 @pytest.mark.parametrize("mechanism", DRAWN[1:], ids=lambda m: f"eps{m.epsilon:g}")
@@ -561,9 +560,7 @@ def test_bad_parameters(field, value):
 def test_bad_numbers(r):
     mechanism = ScalarRelDP(**GOOD)
     for call in (mechanism.privatize, mechanism.variance, mechanism.mean_squared_error):
-        with pytest.raises(
-            ValueError, match=f"^r must be a finite number; got {re.escape(repr(r))}"
-        ):
+        with pytest.raises(ValueError, match=r"^r must be a finite number; got a value of type"):
             call(r)
 
 

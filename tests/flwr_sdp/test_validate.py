@@ -72,8 +72,6 @@ FIELDS = {
         lambda **given: ScalarDP.from_epsilon(**({"epsilon": 1.0, "max_norm": 1.0} | given)),
         {"epsilon": (0, -1), "max_norm": (0, -1)},
     ),
-    "ScalarDP.privatize": (SCALAR.privatize, {"r": ()}),
-    "ScalarDP.variance": (SCALAR.variance, {"r": ()}),
     "SeparatedBudget": (
         lambda **given: SeparatedBudget(
             **({"epsilon_direction": 1.0, "epsilon_magnitude": 1.0} | given)
@@ -85,10 +83,6 @@ FIELDS = {
             **({"dim": 10, "budget": BUDGET, "max_norm": 1.0} | given)
         ),
         {"dim": (0, -1, 1, 2.5), "max_norm": (0, -1)},
-    ),
-    "SeparatedMechanism.expected_squared_error": (
-        MECHANISM.expected_squared_error,
-        {"norm": (-1, -1e-9)},
     ),
     "Cap": (
         lambda **given: Cap(**({"dim": 10, "threshold": 0.1} | given)),
@@ -130,9 +124,9 @@ def test_bad_numbers_are_refused_by_name_and_value(call, field, value):
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ([1.0, np.nan], "r must be finite in every entry; got .*nan"),
-        ([np.inf, 1.0], "r must be finite in every entry; got .*inf"),
-        (["1"], "r must be an array of numbers; got <U1"),
+        ([1.0, np.nan], "r must be finite in every entry; it has"),
+        ([np.inf, 1.0], "r must be finite in every entry; it has"),
+        (["1"], "r must be an array of numbers; got str"),
         ([True], "r must be an array of numbers; got bool"),
         ([1.0 + 0j], "r must be an array of numbers; got complex128"),
         ([None], "r must be an array of numbers; got object"),
@@ -144,6 +138,17 @@ def test_arrays_that_are_no_magnitudes_are_refused(numbers, message):
     for mechanism in (ScalarDP.from_epsilon(5.0, 1.0), ScalarRelDP.from_epsilon(5.0, 1.0)):
         with pytest.raises(ValueError, match=f"^{message}"):
             mechanism.privatize(np.asanyarray(numbers))
+
+
+@pytest.mark.parametrize("value", NOT_NUMBERS)
+def test_data_that_are_no_numbers_are_refused_by_name(value):
+    """And not by value: what is to be privatized is in no text."""
+    for call in (SCALAR.privatize, SCALAR.variance):
+        with pytest.raises(ValueError, match=r"^r must be a finite number; got a value of type"):
+            call(value)
+    for norm in (value, -1, -1e-9):
+        with pytest.raises(ValueError, match=r"^norm must be a finite number >= 0; got a value of"):
+            MECHANISM.expected_squared_error(norm)
 
 
 def test_integers_too_large_for_a_float_are_refused():

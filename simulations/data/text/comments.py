@@ -77,13 +77,17 @@ def _comment(path: Path, number: int, line: str) -> tuple[str, str]:
     except ValueError as error:
         raise ValueError(f"{path}, line {number}, is not JSON: {error}") from error
     if not isinstance(comment, dict):
-        raise ValueError(f"{path}, line {number}, must be a JSON object; got {line[:80]!r}")
+        raise ValueError(
+            f"{path}, line {number}, must be a JSON object; got {type(comment).__name__}"
+        )
     return _text(path, number, comment, "author"), _text(path, number, comment, "body")
 
 
 def _text(path: Path, number: int, comment: dict[str, object], key: str) -> str:
     value = comment.get(key)
     if not isinstance(value, str):
-        raise ValueError(f"{path}, line {number}, must have a text {key!r}; got {value!r}")
+        raise ValueError(
+            f"{path}, line {number}, must have a text {key!r}; got {type(value).__name__}"
+        )
     # JSON can say half of a surrogate pair, which no file can hold.
     return value.encode(errors="replace").decode()

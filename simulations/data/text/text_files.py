@@ -84,7 +84,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                     line = line.removeprefix(codecs.BOM_UTF8)
                 yield number, line.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}, line {number}, is not UTF-8: {error}") from error
+        raise ValueError(f"{path}, line {number}, is not UTF-8: {error.reason}") from None
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise _broken(path, error) from error
     except OSError as error:

@@ -64,7 +64,7 @@ def test_other_files_are_refused_by_name(tmp_path, data, message, compressed):
 def test_labels_are_classes(tmp_path):
     writers.write_idx(tmp_path, train=3)
     (tmp_path / LABELS).write_bytes(writers.idx(np.array([0, 10, 3], np.uint8)))
-    with pytest.raises(ValueError, match=rf"{LABELS} must have labels below 10; got 10"):
+    with pytest.raises(ValueError, match=rf"{LABELS} must have labels below 10$"):
         idx.read_images(tmp_path, "some")
 
 

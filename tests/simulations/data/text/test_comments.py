@@ -104,10 +104,10 @@ def test_marks_are_taken_away(body, text):
         ("{", "is not JSON"),
         ("", "is not JSON"),
         (comment("a", "b")[:-40], "is not JSON"),
-        ("[1]", r"must be a JSON object; got '\[1\]'"),
-        ('{"author": "ann"}', "must have a text 'body'; got None"),
-        ('{"author": "ann", "body": 5}', "must have a text 'body'; got 5"),
-        ('{"author": null, "body": "b"}', "must have a text 'author'; got None"),
+        ("[1]", "must be a JSON object; got list"),
+        ('{"author": "ann"}', "must have a text 'body'; got NoneType"),
+        ('{"author": "ann", "body": 5}', "must have a text 'body'; got int"),
+        ('{"author": null, "body": "b"}', "must have a text 'author'; got NoneType"),
     ],
 )
 def test_a_bad_line_is_named(line, message, tmp_path):
