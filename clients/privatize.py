@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, overload
@@ -12,11 +11,10 @@ from numpy.typing import NDArray
 
 from flwr_sdp import _validate
 from flwr_sdp.arrays import Array, is_tensor
+from flwr_sdp.clients.device_log import device_log
 from flwr_sdp.npy import largest
 from flwr_sdp.privunit import Rule
 from flwr_sdp.separated import SeparatedBudget, SeparatedMechanism
-
-_log = logging.getLogger("flwr_sdp.device")
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -118,7 +116,7 @@ def zero_unless_finite(vector: Array) -> None:
     """
     xp = sys.modules["torch"] if is_tensor(vector) else np
     if not bool(xp.isfinite(vector).all()):
-        _log.warning("the update is not finite: a zero update is released in its place")
+        device_log().warning("the update is not finite: a zero update is released in its place")
         vector[...] = 0.0
 
 

@@ -51,13 +51,13 @@ def as_rows(name: str, array: Any, dim: int) -> Array:
     return np.ascontiguousarray(array).reshape(-1, dim)
 
 
-def check_room(name: str, rows: Array, largest: float) -> None:
+def check_room(name: str, dtype: Any, largest: float) -> None:
     """Raise ``ValueError`` where the largest output is not well within the dtype."""
-    room = _LARGEST[str(rows.dtype).removeprefix("torch.")]
-    if not 2.0 * largest <= room:
+    dtype = str(dtype).removeprefix("torch.")
+    if not 2.0 * largest <= _LARGEST[dtype]:
         raise ValueError(
             f"{name} must be float64 at this budget, and the budget larger if it is; "
-            f"{rows.dtype} has no room for {largest:g}"
+            f"{dtype} has no room for {largest:g}"
         )
 
 

@@ -217,7 +217,7 @@ class SeparatedMechanism:
             not finite.)
         """
         rows = as_rows("update", update, self.dim)
-        check_room("update", rows, self.max_output_norm)
+        check_room("update", rows.dtype, self.max_output_norm)
         threads = _validate.integer("threads", threads, minimum=1)
         on_device = draws_on_device(rows, rng)
         if not on_device:
