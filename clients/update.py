@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_sdp import npy
 from flwr_sdp.arrays import check_room
+from flwr_sdp.clients.privatize import check_not_too_short
 from flwr_sdp.released import Selection
 
 
@@ -96,19 +97,16 @@ class UpdateLayout:
                     "exclude the array if it is a mask"
                 )
         check_room("the model", self.dtype, longest)
-        typical = longest / sqrt(self.dim)  # a coordinate of the longest report
-        dtypes = {self.formats[name][0] for name in self.released if 0 not in self.formats[name][1]}
+        formats = [self.formats[name] for name in self.released]
+        dtypes = {dtype for dtype, shape in formats if prod(shape)}
+        typical = longest / sqrt(self.dim)
         for dtype in sorted(dtypes):
             if not typical <= npy.largest(dtype):
                 raise ValueError(
                     f"max_norm must be smaller at this budget: {dtype} has no room for reports of "
                     f"{longest:g}, whose coordinates are about {typical:g}"
                 )
-        if not typical >= min(map(npy.smallest, dtypes)):
-            raise ValueError(
-                f"max_norm must be larger: reports of {longest:g} carry nothing, since their "
-                f"coordinates round to 0 in {', '.join(sorted(dtypes))}"
-            )
+        check_not_too_short(dtypes, longest, self.dim)
 
     def difference(self, trained: Mapping[str, Array]) -> NDArray[Any]:
         """Return trained minus received, as one vector of :attr:`dim` coordinates.
