@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Any
 
 from flwr_sdp import _validate
@@ -35,8 +36,8 @@ class DeviceCaps:
     epsilon : float or None
         ``sdp-epsilon-cap``: the most that one report may cost.
     total_epsilon : float or None
-        ``sdp-total-epsilon-cap``: the most that all reports from the data set may cost. Kept in
-        the ledger.
+        ``sdp-total-epsilon-cap``: the most that all reports from the data set may cost. Needs
+        the node's own ledger: the app's may be a new one for each report.
     max_norm : float or None
         ``sdp-max-norm-cap``: the longest update, in the units of the model, that may be sent
         without being shortened.
@@ -115,6 +116,7 @@ class DeviceCaps:
                 )
 
 
+@lru_cache
 def _meant(key: str) -> str | None:
     """Return which of our keys a wrong one is likely meant to be, or None for a key of one's own.
 

@@ -82,7 +82,7 @@ class ContextMemory:
                 _last.clear()  # the next reply takes its place, and needs the memory until then
             return earlier
 
-    def check(self, *_: Any) -> None:
+    def check(self, *_: Any, **__: Any) -> None:
         """Do nothing: there is no cap."""
 
     def charge(

@@ -110,7 +110,9 @@ def is_finite(array: SentArray, dtype: Any = np.float64) -> bool:
         for start in range(0, flat.size, _PIECE):
             piece = flat[start : start + _PIECE]
             numbers = _widen(piece) if is_narrow else piece
-            if not np.isfinite(numbers.astype(dtype, copy=False)).all():
+            if not np.can_cast(numbers.dtype, dtype):  # of wider ones, some become infinite
+                numbers = numbers.astype(dtype)
+            if not np.isfinite(numbers).all():
                 return False
     return True
 
