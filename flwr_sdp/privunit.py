@@ -199,7 +199,7 @@ class PrivUnit:
             beyond the dtype.
         """
         rows = as_rows("unit", unit, self.dim)
-        check_room("unit", rows, self.scale)
+        check_room("unit", rows.dtype, self.scale)
         threads = _validate.integer("threads", threads, minimum=1)
         lengths = np.full(len(rows), self.scale)
         if draws_on_device(rows, rng):

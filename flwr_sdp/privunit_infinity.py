@@ -230,7 +230,7 @@ class PrivUnitInfinity:
             beyond the dtype.
         """
         rows = as_rows("x", x, self.dim)
-        check_room("x", rows, self.scale)
+        check_room("x", rows.dtype, self.scale)
         generator = as_generator(rng)
         if draws_on_device(rows, rng):
             out = self._draw_on_device(rows, generator, rng)
