@@ -76,17 +76,16 @@ class SeparatedDPMod:
         returned as received, whatever the app did to them.
     ledger : DeviceLedger, optional
         Charge every report there before it leaves. By default the node config's ``sdp-ledger``.
-        Without a ledger there is no lifetime cap, and a message that is delivered twice gets the
-        same reply while the process has it, then an error
-        (:class:`~flwr_sdp.clients.context_memory.ContextMemory`).
+        Without a ledger there is no lifetime cap, and a message that is delivered again gets the
+        same bytes while this process keeps its last reply, and then an error.
     released_metrics : iterable of str
         Names of metrics that may leave as they are. **They are not privatized.** Empty by default:
         loss, accuracy and example counts are numbers computed from the data.
     rng : callable, optional
         Returns the generator for one report. **For tests and simulations only**: by default each
         report uses a new secure generator, and anything else voids the guarantee, which the reply
-        then says; a node with caps on epsilon refuses it. With a ``torch.Generator``
-        the update is privatized on the generator's device.
+        then says; a node with caps on epsilon refuses it. With a ``torch.Generator`` the update is
+        privatized on the generator's device.
 
     Notes
     -----
