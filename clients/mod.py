@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +19,8 @@ from flwr.app import (
 
 from flwr_sdp import _validate, marks
 from flwr_sdp.clients.caps import DeviceCaps
+from flwr_sdp.clients.context_memory import ContextMemory
+from flwr_sdp.clients.device_log import device_log
 from flwr_sdp.clients.ledger import DeviceLedger, LedgerError, LocalBudgetExhausted, Request
 from flwr_sdp.clients.privatize import privatize_vector, zero_unless_finite
 from flwr_sdp.clients.reply_format import ReplyFormat, metrics_named
@@ -33,9 +34,6 @@ from flwr_sdp.separated import SeparatedBudget, SeparatedMechanism
 
 ClientAppCallable = Callable[[Message, Context], Message]
 
-# Stays on the device: Flower uploads the log of a ServerApp, never that of a ClientApp.
-_log = logging.getLogger("flwr_sdp.device")
-
 # Flower's code for "a mod could not do its work".
 _MOD_FAILED = 6
 
@@ -43,6 +41,9 @@ _WITHHELD = "SeparatedDPMod: the device withheld its reply, see its log"
 
 # Whether a mod of this kind is waiting for its app.
 _active: ContextVar[bool] = ContextVar("flwr_sdp_mod_active", default=False)
+
+# Runs and caps that the log was told of. In a simulation each process has many devices.
+_logged: set[tuple[int, str]] = set()
 
 
 class SeparatedDPMod:
@@ -75,15 +76,16 @@ class SeparatedDPMod:
         returned as received, whatever the app did to them.
     ledger : DeviceLedger, optional
         Charge every report there before it leaves. By default the node config's ``sdp-ledger``.
-        Without a ledger nothing is remembered: no lifetime cap, and a message that is delivered
-        twice is answered by two reports.
+        Without a ledger there is no lifetime cap, and a message that is delivered again gets the
+        same bytes while this process keeps its last reply, and then an error.
     released_metrics : iterable of str
         Names of metrics that may leave as they are. **They are not privatized.** Empty by default:
         loss, accuracy and example counts are numbers computed from the data.
     rng : callable, optional
         Returns the generator for one report. **For tests and simulations only**: by default each
         report uses a new secure generator, and anything else voids the guarantee, which the reply
-        then says. With a ``torch.Generator`` the update is privatized on the generator's device.
+        then says; a node with caps on epsilon refuses it. With a ``torch.Generator`` the update is
+        privatized on the generator's device.
 
     Notes
     -----
@@ -146,6 +148,10 @@ class SeparatedDPMod:
                 "released_metrics must not name 'num-examples' or 'ldp-...', which the mod sets; "
                 f"got {self.released_metrics!r}"
             )
+        if not callable(rng):
+            raise ValueError(
+                f"rng must be callable, and return a generator; got {type(rng).__name__}"
+            )
         self._rng = rng
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -162,12 +168,12 @@ class SeparatedDPMod:
             else:
                 reply.content = self._other(message, context, call_next)
         except _Refused as error:
-            _log.error("no reply leaves this device: %s", error)
+            device_log().error("no reply leaves this device: %s", error)
             return Message(Error(_MOD_FAILED, f"SeparatedDPMod: {error}"), reply_to=message)
         except KeyboardInterrupt:
             raise
         except BaseException:  # whatever an app may raise, Flower would send its text
-            _log.exception(
+            device_log().exception(
                 "no reply leaves this device (node %s, partition %s, message type %s): "
                 "the app or the mod failed, as follows",
                 *where,
@@ -181,15 +187,21 @@ class SeparatedDPMod:
     ) -> RecordDict:
         with _settings():
             plan = self._plan(message, context)
-        if plan.ledger is not None:
-            if (earlier := plan.ledger.reply(plan.request)) is not None:
-                return decode(earlier)
-            try:
-                plan.ledger.check(plan.request, plan.mechanism.event, plan.total_epsilon_cap)
-            except LocalBudgetExhausted as error:
-                # What is spent, and on what, may be another server's affair.
-                _log.error("%s", error)
-                raise _Refused("the total epsilon cap of this device is reached") from error
+            earlier = plan.ledger.reply(plan.request)
+        if earlier is not None:
+            return decode(earlier)
+        try:
+            plan.ledger.check(plan.request, plan.mechanism.event, plan.total_epsilon_cap)
+        except LocalBudgetExhausted as error:
+            # What is spent, and on what, may be another server's affair.
+            device_log().error("%s", error)
+            raise _Refused("the total epsilon cap of this device is reached") from error
+        rng = self._rng()
+        if plan.needs_secure_noise and not _is_secure(rng):
+            raise _Refused(
+                "this device has caps on epsilon, and the app's rng is not the secure generator, "
+                "without which no epsilon holds: leave rng out"
+            )
         content = self._content(call_next, message, context)
         plan.format.check_status(content)
         trained = _single_array_record(content, "the app's reply")
@@ -197,14 +209,11 @@ class SeparatedDPMod:
         update = plan.layout.difference(trained)
         del content, trained  # as large as the model, and needed no more
         zero_unless_finite(update)
-        rng = self._rng()
         private = privatize_vector(update, plan.mechanism, rng)
         del update
         answer = plan.format.reply(
             plan.layout.apply(private), {**_marks(plan.mechanism, rng), **metrics}
         )
-        if plan.ledger is None:
-            return answer
         earlier = plan.ledger.charge(
             plan.request,
             plan.mechanism.event,
@@ -220,22 +229,30 @@ class SeparatedDPMod:
         if _active.get():
             raise ValueError("two SeparatedDPMods are attached, one around the other: keep one")
         caps = DeviceCaps.of(context.node_config)
+        memory = ContextMemory(context)
+        _log_caps(caps, context, memory)
         received = _single_array_record(message.content, "the server's message")
         layout = UpdateLayout.of(received, self.selection)
         budget, max_norm = self._budget(context.run_config), self._max_norm(context.run_config)
         caps.check(budget, max_norm)
         rule: Any = self.rule or context.run_config.get("sdp-rule", "tight")
+        if caps.total_epsilon is not None and caps.ledger is None:
+            raise ValueError(
+                "sdp-total-epsilon-cap needs sdp-ledger, the file that remembers, in the node "
+                "config too: the app's own ledger may be a new one for each report"
+            )
         ledger = self.ledger if caps.ledger is None else _ledger(caps.ledger, self.ledger)
-        if caps.total_epsilon is not None and ledger is None:
-            raise ValueError("sdp-total-epsilon-cap needs sdp-ledger, the file that remembers")
         message_id = message.metadata.message_id
         if ledger is not None and not message_id:
             raise ValueError("the message has no id, by which the ledger would know it again")
+        mechanism = SeparatedMechanism.from_budget(layout.dim, budget, max_norm, rule=rule)
+        layout.check(mechanism.max_output_norm)
         return _Plan(
             format=ReplyFormat.of(message.content),
             layout=layout,
-            mechanism=SeparatedMechanism.from_budget(layout.dim, budget, max_norm, rule=rule),
-            ledger=ledger,
+            mechanism=mechanism,
+            ledger=memory if ledger is None else ledger,
+            needs_secure_noise=caps.limits_epsilon,
             total_epsilon_cap=caps.total_epsilon,
             request=Request(
                 data_set=caps.data_set, run_id=str(context.run_id), message_id=message_id
@@ -280,7 +297,8 @@ class SeparatedDPMod:
         """Return what the app replies; the text of its error may quote data, so it stays here."""
         token = _active.set(True)
         try:
-            reply = call_next(message, context)
+            with ContextMemory.unseen(context):
+                reply = call_next(message, context)
         finally:
             _active.reset(token)
         if not isinstance(reply, Message):
@@ -297,7 +315,8 @@ class _Plan:
     format: ReplyFormat
     layout: UpdateLayout
     mechanism: SeparatedMechanism
-    ledger: DeviceLedger | None
+    ledger: DeviceLedger | ContextMemory
+    needs_secure_noise: bool
     total_epsilon_cap: float | None
     request: Request
 
@@ -324,12 +343,24 @@ def _ledger(path: str, other: DeviceLedger | None) -> DeviceLedger:
         raise LedgerError(f"sdp-ledger: {error}") from error
 
 
+def _log_caps(caps: DeviceCaps, context: Context, memory: ContextMemory) -> None:
+    """Say once a run which caps are in force."""
+    said = (context.run_id, f"caps in force on this device: {caps}")
+    is_virtual = "num-partitions" in context.node_config  # as Flower's simulation sets it
+    if memory.is_news(f"run {said[0]}, {said[1]}") and not (is_virtual and said in _logged):
+        _logged.add(said)
+        device_log().info("%s", said[1])
+
+
+def _is_secure(rng: Any) -> bool:
+    return rng is None or (isinstance(rng, KeystreamGenerator) and rng.is_secure)
+
+
 def _marks(mechanism: SeparatedMechanism, rng: Any) -> dict[str, float]:
     """Return settings, not data: by these a server knows a private reply, and what it is worth."""
     event = mechanism.event
-    is_secure = rng is None or (isinstance(rng, KeystreamGenerator) and rng.is_secure)
     return {
-        **({} if is_secure else {marks.INSECURE_GENERATOR: 1.0}),
+        **({} if _is_secure(rng) else {marks.INSECURE_GENERATOR: 1.0}),
         marks.EPSILON_DIRECTION: event.epsilon_direction,
         marks.EPSILON_MAGNITUDE: event.epsilon_magnitude,
         marks.MAX_NORM: mechanism.magnitude.max_norm,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
+import math
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from flwr_sdp import _validate
 from flwr_sdp.arrays import Array, is_tensor
-from flwr_sdp.npy import largest
+from flwr_sdp.clients.device_log import device_log
+from flwr_sdp.npy import largest, smallest
 from flwr_sdp.privunit import Rule
 from flwr_sdp.separated import SeparatedBudget, SeparatedMechanism
-
-_log = logging.getLogger("flwr_sdp.device")
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -83,8 +82,8 @@ def privatize_update(
     Raises
     ------
     ValueError
-        If something is not an array, a setting is out of range, or there are fewer than two
-        coordinates.
+        If something is not an array, a setting is out of range, the dtypes are too coarse for
+        `max_norm`, or there are fewer than two coordinates.
 
     Notes
     -----
@@ -118,8 +117,20 @@ def zero_unless_finite(vector: Array) -> None:
     """
     xp = sys.modules["torch"] if is_tensor(vector) else np
     if not bool(xp.isfinite(vector).all()):
-        _log.warning("the update is not finite: a zero update is released in its place")
+        device_log().warning("the update is not finite: a zero update is released in its place")
         vector[...] = 0.0
+
+
+def check_not_too_short(dtypes: Collection[str], longest: float, dim: int) -> None:
+    """Raise ``ValueError`` where no dtype is fine enough for the coordinates of the longest report.
+
+    Nothing but zeros would be reported, for a full charge.
+    """
+    if not longest / math.sqrt(dim) >= min(map(smallest, dtypes)):
+        raise ValueError(
+            f"max_norm must be larger: reports of {longest:g} carry nothing, since their "
+            f"coordinates round to 0 in {' and '.join(sorted(dtypes))}"
+        )
 
 
 def privatize_vector(update: NDArray[Any], mechanism: SeparatedMechanism, rng: Any) -> NDArray[Any]:
@@ -157,6 +168,8 @@ def _privatize_parts(
     xp = sys.modules["torch"] if any(map(is_tensor, parts.values())) else np
     dim = sum(_size(part) for part in parts.values())
     mechanism = SeparatedMechanism.from_budget(dim, budget, max_norm, rule=rule)
+    dtypes = {_dtype(part) for part in parts.values() if _size(part)}
+    check_not_too_short(dtypes, mechanism.max_output_norm, dim)
     wide = any(_dtype(part) == "float64" for part in parts.values())
     dtype = xp.float64 if wide else xp.float32
     pieces = [part.detach() if is_tensor(part) else part for part in parts.values()]

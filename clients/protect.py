@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
+if TYPE_CHECKING:
+    from flwr.clientapp import ClientApp
 
-from flwr_sdp.clients.mod import ClientAppCallable, SeparatedDPMod
+    from flwr_sdp.clients.mod import SeparatedDPMod
 
 
 def protect(app: ClientApp, mod: SeparatedDPMod | None = None, **settings: Any) -> ClientApp:
@@ -45,10 +44,18 @@ def protect(app: ClientApp, mod: SeparatedDPMod | None = None, **settings: Any) 
 
     Examples
     --------
+    >>> from flwr.clientapp import ClientApp
     >>> from flwr_sdp import SeparatedBudget
     >>> budget = SeparatedBudget(epsilon_direction=500.0, epsilon_magnitude=10.0)
     >>> app = protect(ClientApp(), budget=budget, max_norm=5.0)
     """
+    # Here, since `flwr_sdp.clients` does without Flower. (It cannot import this function when it is
+    # asked for: the module of the same name would be in its place.)
+    from flwr.clientapp import ClientApp
+
+    from flwr_sdp.clients.mod import SeparatedDPMod
+    from flwr_sdp.clients.protected_app import _ProtectedClientApp
+
     if not isinstance(app, ClientApp):
         raise ValueError(f"app must be a flwr ClientApp; got {app!r}")
     if isinstance(app, _ProtectedClientApp):
@@ -60,35 +67,3 @@ def protect(app: ClientApp, mod: SeparatedDPMod | None = None, **settings: Any) 
     if not isinstance(mod, SeparatedDPMod):
         raise ValueError(f"mod must be a SeparatedDPMod; got {mod!r}")
     return _ProtectedClientApp(app, mod)
-
-
-class _ProtectedClientApp(ClientApp):
-    """An app that hands every message to the mod, and the mod the inner app."""
-
-    def __init__(self, app: ClientApp, mod: SeparatedDPMod) -> None:
-        super().__init__()
-        self._app, self._mod = app, mod
-
-    def __call__(self, message: Message, context: Context) -> Message:
-        return self._mod(message, context, self._app)
-
-    # What is registered from now on goes to the inner app, and so stays behind the mod.
-    def train(
-        self, action: str = "default", *, mods: Any = None
-    ) -> Callable[[ClientAppCallable], ClientAppCallable]:
-        return self._app.train(action, mods=mods)
-
-    def evaluate(
-        self, action: str = "default", *, mods: Any = None
-    ) -> Callable[[ClientAppCallable], ClientAppCallable]:
-        return self._app.evaluate(action, mods=mods)
-
-    def query(
-        self, action: str = "default", *, mods: Any = None
-    ) -> Callable[[ClientAppCallable], ClientAppCallable]:
-        return self._app.query(action, mods=mods)
-
-    def lifespan(
-        self,
-    ) -> Callable[[Callable[[Context], Iterator[None]]], Callable[[Context], Iterator[None]]]:
-        return self._app.lifespan()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from flwr_sdp import _validate, npy
+from flwr_sdp.arrays import check_room
+from flwr_sdp.clients.privatize import check_not_too_short
 from flwr_sdp.released import Selection
 
 
@@ -72,6 +74,39 @@ class UpdateLayout:
     def dim(self) -> int:
         """Number of coordinates of the update."""
         return sum(prod(self.formats[name][1]) for name in self.released)
+
+    def check(self, longest: float) -> None:
+        """Raise unless a report of up to `longest` can be made on this model, whatever is trained.
+
+        Parameters
+        ----------
+        longest : float
+            The largest norm that reports have.
+
+        Raises
+        ------
+        ValueError
+            If a released array as it was received is not finite, or a dtype has no room for such
+            reports, or is too coarse for any. The message names arrays, never their values.
+        """
+        for name in (*self.released, *self.tied):
+            if not npy.is_finite(self.received[name], self.dtype):
+                raise ValueError(
+                    f"the server's model is not finite: array {name!r} has an infinite number or "
+                    "a NaN. Nothing was trained or charged. Mend the model at the server, or "
+                    "exclude the array if it is a mask"
+                )
+        check_room("the model", self.dtype, longest)
+        formats = [self.formats[name] for name in self.released]
+        dtypes = {dtype for dtype, shape in formats if prod(shape)}
+        typical = longest / sqrt(self.dim)
+        for dtype in sorted(dtypes):
+            if not typical <= npy.largest(dtype):
+                raise ValueError(
+                    f"max_norm must be smaller at this budget: {dtype} has no room for reports of "
+                    f"{longest:g}, whose coordinates are about {typical:g}"
+                )
+        check_not_too_short(dtypes, longest, self.dim)
 
     def difference(self, trained: Mapping[str, Array]) -> NDArray[Any]:
         """Return trained minus received, as one vector of :attr:`dim` coordinates.

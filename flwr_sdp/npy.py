@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 BFLOAT16 = "bfloat16"
 """A name that NumPy does not know. It stores such numbers as two bytes without a meaning."""
 
+_PIECE = 2**18  # numbers
+
 
 def read(data: bytes, dtype: str = "") -> NDArray[Any]:
     """Return the numbers in `data` where they lie, read-only; bfloat16 as a float32 copy.
@@ -101,6 +103,27 @@ def read_array(name: str, array: SentArray) -> NDArray[Any]:
         return read(array.data, array.dtype)
     except Exception as error:
         raise ValueError(f"array {name!r} cannot be read ({type(error).__name__})") from error
+
+
+def is_finite(array: SentArray, dtype: Any = np.float64) -> bool:
+    """Return whether all numbers of an array are finite as a `dtype`; in pieces, to save memory.
+
+    Raises
+    ------
+    ValueError
+        If the array cannot be read.
+    """
+    flat = read(array.data).ravel(order="K")  # a view in either order
+    is_narrow = array.dtype == BFLOAT16 and flat.itemsize == 2
+    with np.errstate(over="ignore"):
+        for start in range(0, flat.size, _PIECE):
+            piece = flat[start : start + _PIECE]
+            numbers = _widen(piece) if is_narrow else piece
+            if not np.can_cast(numbers.dtype, dtype):  # of wider ones, some become infinite
+                numbers = numbers.astype(dtype)
+            if not np.isfinite(numbers).all():
+                return False
+    return True
 
 
 def format_of(name: str, array: SentArray) -> tuple[str, tuple[int, ...]]:

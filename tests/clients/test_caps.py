@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters
+from flwr.common.serde import context_from_proto, context_to_proto
 from flwr.compat.common.recorddict_compat import fitins_to_recorddict, fitres_to_recorddict
 
-from flwr_sdp import SeparatedBudget, SeparatedMechanism
+from flwr_sdp import SeparatedBudget, SeparatedMechanism, secure_generator, seeded_generator
 from flwr_sdp.clients import DeviceLedger, Request, SeparatedDPMod
 from flwr_sdp.clients.caps import DeviceCaps
 from flwr_sdp.clients.testing import context, message
@@ -61,10 +62,12 @@ class Device:
         return reply_with(asked, shifted(asked.content["arrays"], 0.1))
 
     def __call__(self, run_config=None, number=0, message_type="train", **options):
-        message_id = options.get("message_id", f"message-{number}")
-        asked = message({"arrays": model()}, message_type, message_id=message_id)
         config = asks() if run_config is None else run_config
-        return self.app(asked, context(config, self.node_config))
+        return self.ask(context(config, self.node_config), number, message_type, **options)
+
+    def ask(self, where, number, message_type="train", **options):
+        message_id = options.get("message_id", f"message-{number}")
+        return self.app(message({"arrays": model()}, message_type, message_id=message_id), where)
 
 
 def content(reply):
@@ -174,15 +177,74 @@ def test_a_data_set_is_that_of_the_partition_unless_it_is_named(node_config, nam
     assert DeviceCaps.of(node_config).data_set == name
 
 
-def test_other_keys_are_of_no_concern():
-    node_config = {"epsilon-cap": "none", "xsdp-cap": 0, "data-path": "/data"}
-    assert DeviceCaps.of(node_config) == DeviceCaps.of({})
+OF_ONES_OWN = (
+    "num-partitions data-path data-set dataset data_set dataset-path data-dir epsilon max-norm "
+    "norm ledger ledger-path cap capacity xsdp-cap max-memory-cap device name node-id sdk-path "
+    "batch-size learning-rate local-epochs epsilon-direction min-samples subset"
+).split()
+MISSPELT = {
+    "sdp-epsilon-cap": [
+        *("spd-epsilon-cap", "epsilon-cap", "sdp.epsilon.cap", "SDP_EPSILON_CAP", "sdpepsiloncap"),
+        *("sdp-epsilon-cpa", "sdp epsilon cap", "sdpEpsilonCap", "dp-epsilon-cap", "cap-epsilon"),
+        *("epsilon_caps", "flwr-sdp-epsilon-cap", "SDP-CAP", "sdp\u2013epsilon\u2013cap"),
+    ],
+    "sdp-total-epsilon-cap": ["total-epsilon-cap", "totalEpsilonCap", "sdp-total-epsilon"],
+    "sdp-max-norm-cap": ["max-norm-cap", "maxnorm_cap", "sdp-max-norm", "dsp-max-norm-cap"],
+    "sdp-ledger": ["spd-ledger", "sdp:ledger", "sdp-ledgr", "Sdp_ledger", "sdpledger"],
+    "sdp-data-set": ["sdp-dataset", "spd-data-set", "sdp.data.set", "sdpdataset"],
+}
 
 
-@pytest.mark.parametrize("key", ["sdp_epsilon_cap", "SDP-epsilon-cap", "Sdp_ledger", "SDP-CAP"])
-def test_other_spellings_of_our_keys_are_refused(key):
-    with pytest.raises(ValueError, match=f"{key} is no setting of a device"):
-        DeviceCaps.of({key: 5.0})
+@pytest.mark.parametrize("key", OF_ONES_OWN)
+def test_other_keys_are_of_no_concern(key):
+    assert DeviceCaps.of({key: "/data"}) == DeviceCaps.of({})
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"), [(key, meant) for meant, keys in MISSPELT.items() for key in keys]
+)
+def test_other_spellings_of_our_keys_are_refused(key, meant):
+    """A misspelt cap is no cap, prefix or not; the error says which was likely meant."""
+    with pytest.raises(ValueError, match="is no setting of a device") as caught:
+        DeviceCaps.of({"sdp-epsilon-cap": 3.0, "data-path": "/data", key: 5.0})
+    assert str(caught.value).startswith(
+        f"{key} is no setting of a device: {meant} was likely meant"
+    )
+    device = Device({key: 5.0})
+    assert_refused(device(), meant)
+    assert device.calls == 0
+
+
+def test_the_log_says_once_a_run_what_is_in_force(path, caplog):
+    caplog.set_level(logging.INFO, "flwr_sdp.device")
+    config = {"sdp-epsilon-cap": 12.5, "sdp-total-epsilon-cap": 1000, "sdp-ledger": str(path)}
+    device = Device(config)
+    where = context(asks(), config)
+    for number, run_id in enumerate([1, 1, 2, 2]):
+        where.run_id = run_id
+        where = context_from_proto(context_to_proto(where))  # to another process
+        assert device.ask(where, number).has_content()
+    lines = [text for text in caplog.messages if text.startswith("caps in force on this device: ")]
+    assert len(lines) == 2
+    for text in ("sdp-epsilon-cap = 12.5", "sdp-total-epsilon-cap = 1000.0", str(path), "default"):
+        assert all(text in line for line in lines)
+    caplog.clear()
+    without = context(asks())
+    for number in range(3):
+        assert Device().ask(without, number).has_content()
+    (line,) = caplog.messages
+    assert line.startswith("caps in force on this device: none (no cap")
+
+
+def test_a_simulation_has_one_such_line_a_process(caplog):
+    caplog.set_level(logging.INFO, "flwr_sdp.device")
+    for partition in range(5):
+        where = context(
+            asks(), {"partition-id": partition, "num-partitions": 5, "sdp-data-set": "x"}
+        )
+        where.run_id, where.node_id = 4711, partition
+        assert Device().ask(where, 0).has_content()
+    assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize(
@@ -269,10 +331,64 @@ def test_a_wrong_node_config_trains_nothing(node_config):
 
 
 # ------------------------------------------------------------------ the lifetime cap
-def test_a_total_cap_needs_a_ledger():
-    device = Device({"sdp-total-epsilon-cap": 10.0})
-    assert_refused(device(), "sdp-total-epsilon-cap needs sdp-ledger")
+@pytest.mark.parametrize("cap", [None, 5.0])
+@pytest.mark.parametrize("brings", [False, True])
+def test_a_total_cap_needs_the_nodes_own_ledger(tmp_path, brings, cap):
+    """What the app brings may be a new file for each report, whatever cap of its own it has."""
+    for number in range(4):
+        ledger = DeviceLedger(tmp_path / f"{number}.db", total_epsilon_cap=cap) if brings else None
+        device = Device({"sdp-total-epsilon-cap": 10.0, "sdp-data-set": "x"}, ledger=ledger)
+        reply = device(number=number)
+        assert_refused(reply, "sdp-total-epsilon-cap needs sdp-ledger", "in the node config")
+        assert device.calls == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("cap", ["sdp-epsilon-cap", "sdp-total-epsilon-cap"])
+@pytest.mark.parametrize(
+    ("rng", "is_allowed"),
+    [
+        (secure_generator, True),
+        (lambda: None, True),
+        (lambda: seeded_generator(1), False),
+        (lambda: np.random.default_rng(1), False),
+    ],
+    ids=["secure", "none", "seeded", "NumPy's"],
+)
+def test_no_epsilon_is_capped_with_noise_that_the_app_chose(path, cap, rng, is_allowed):
+    """Noise that can be computed anew is none: its epsilon would be a lie."""
+    device = Device({cap: 1e3, "sdp-ledger": str(path)}, rng=rng)
+    if is_allowed:
+        assert device().has_content()
+        return
+    assert_refused(device(), "the app's rng is not the secure generator")
     assert device.calls == 0
+    assert not path.exists() or DeviceLedger(path).entries() == []
+
+
+@pytest.mark.parametrize("message_type", ["train", "evaluate"])
+@pytest.mark.parametrize("how", ["write", "clear", "replace"])
+def test_an_app_does_not_loosen_the_node_config(how, message_type):
+    """Flower hands the context, as the app leaves it, to the messages that follow."""
+
+    def loosens(asked, where):
+        if how == "write":
+            where.node_config["sdp-epsilon-cap"] = 1e6
+        elif how == "clear":
+            where.node_config.clear()
+        else:
+            where.node_config, where.run_id = {}, 99
+        if asked.metadata.message_type != "train":
+            return Message(RecordDict({"metrics": MetricRecord({"loss": 0.5})}), reply_to=asked)
+        return reply_with(asked, shifted(asked.content["arrays"], 0.1))
+
+    app = client_app(SeparatedDPMod(), loosens)
+    node_config = {"sdp-epsilon-cap": 5.0, "data-path": "/data"}
+    where = context(asks(4.0), dict(node_config))
+    assert app(message({"arrays": model()}, message_type), where).has_content()
+    assert (where.node_config, where.run_id) == (node_config, 1)
+    where.run_config = asks(100.0)
+    assert_refused(app(message({"arrays": model()}, message_id="next"), where), "sdp-epsilon-cap")
 
 
 @pytest.mark.parametrize("of", ["node config", "constructor", "both"])
@@ -282,8 +398,7 @@ def test_a_device_stops_for_good_when_its_budget_is_spent(path, of):
     if of == "constructor":
         node_config = {}
         options["ledger"] = DeviceLedger(path, total_epsilon_cap=10.0)
-    elif of == "both":  # the ledger of the app, the cap of the device
-        del node_config["sdp-ledger"]
+    elif of == "both":
         options["ledger"] = DeviceLedger(path, total_epsilon_cap=1000.0)
     replies = []
     for number in range(2):
@@ -385,7 +500,8 @@ def test_the_same_message_gets_the_same_bytes_for_one_charge(path):
     assert len(DeviceLedger(path).entries()) == 2
 
 
-def test_without_a_ledger_the_same_message_gets_two_reports():
+def test_without_a_ledger_devices_with_equal_ids_do_not_see_each_others_replies():
+    """Their contexts tell them apart, as those of virtual clients in one process are."""
     device = Device()
     assert content(device()) != content(device())
     assert device.calls == 2

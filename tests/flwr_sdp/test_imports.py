@@ -69,20 +69,59 @@ def test_device_leaves_the_heavy_packages_alone():
     assert {"flwr", "flwr_sdp"} <= set(modules)
 
 
+def test_what_serves_other_stacks_does_without_flower():
+    """`privatize_update` and the ledger are used where there is no Flower: nothing of it is loaded.
+
+    Beside what `import flwr_sdp` loads there are only modules of ours, and SQLite for the ledger.
+    """
+    lines = python(
+        "import sys, numpy, flwr_sdp\n"
+        "def load(names):\n"
+        "    before = set(sys.modules)\n"
+        "    exec(f'from flwr_sdp.clients import {names}', globals())\n"
+        "    return set(sys.modules) - before\n"
+        "print(*load('privatize_update'))\n"
+        "budget = flwr_sdp.SeparatedBudget(epsilon_direction=5.0, epsilon_magnitude=5.0)\n"
+        "privatize_update([numpy.ones(5)], budget=budget, max_norm=1.0)\n"
+        "print(*load('DeviceLedger, Request, LedgerError, Selection, BATCH_NORM_STATISTICS'))\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    ).splitlines()
+    first, second, packages = map(str.split, lines)
+    assert "flwr_sdp.clients.privatize" in first
+    assert all(name.startswith("flwr_sdp.") for name in first)
+    assert len(first) < 10
+    assert {name.partition(".")[0] for name in second} <= {"flwr_sdp", "sqlite3", "_sqlite3"}
+    assert not {"flwr", "grpc", "google", "httpx", "typer", "rich", "pydantic"} & set(packages)
+
+
+def test_names_of_the_device_are_there_when_asked_for():
+    """All that is promised, whichever way: by name, by star, in any order, modules first."""
+    answer = python(
+        "import flwr_sdp.clients as c\n"
+        "print(set(c.__all__) <= set(dir(c)), c.__all__ == sorted(c.__all__))\n"
+        "import flwr_sdp.clients.protect, flwr_sdp.clients.mod\n"
+        "from flwr_sdp.clients import *\n"
+        "print([name for name in c.__all__ if getattr(c, name) is not globals()[name]])\n"
+        "print(type(protect).__name__, SeparatedDPMod.__module__, hasattr(c, 'nothing'))"
+    )
+    assert answer == "True True\n[]\nfunction flwr_sdp.clients.mod False\n"
+
+
 def test_import_has_no_side_effects():
     """No output, no handlers of the log, and the global generators as they were."""
     answer = python(
         "import logging, random, numpy\n"
         "random.seed(1); numpy.random.seed(1)\n"
         "before = random.getstate(), numpy.random.get_state()[1].tobytes()\n"
-        "import flwr_sdp\n"
+        "import flwr_sdp, flwr_sdp.clients.privatize\n"
         "mechanism = flwr_sdp.SeparatedMechanism.from_budget(\n"
         "    5, flwr_sdp.SeparatedBudget(epsilon_direction=1.0, epsilon_magnitude=1.0), 1.0)\n"
         "mechanism.privatize(numpy.ones(5))\n"
         "after = random.getstate(), numpy.random.get_state()[1].tobytes()\n"
-        "print(before == after, logging.getLogger().handlers)"
+        "print(before == after, logging.getLogger().handlers,\n"
+        "    logging.getLogger('flwr_sdp.device').handlers)"
     )
-    assert answer == "True []\n"
+    assert answer == "True [] []\n"
 
 
 def test_public_names_exist():
