@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,13 @@ from flwr.app import (
 
 from flwr_sdp import _validate, marks
 from flwr_sdp.clients.caps import DeviceCaps
-from flwr_sdp.clients.ledger import DeviceLedger, LedgerError, LocalBudgetExhausted, Request
+from flwr_sdp.clients.ledger import (
+    DeviceLedger,
+    LedgerError,
+    LocalBudgetExhausted,
+    ReplyForgotten,
+    Request,
+)
 from flwr_sdp.clients.privatize import privatize_vector, zero_unless_finite
 from flwr_sdp.clients.reply_format import ReplyFormat, metrics_named
 from flwr_sdp.clients.stored_reply import decode, encode
@@ -158,7 +164,8 @@ class SeparatedDPMod:
         where = (context.node_id, context.node_config.get("partition-id", "unknown"), message_type)
         try:
             if message_type.split(".")[0] == MessageType.TRAIN:
-                reply.content = self._train(message, context, call_next)
+                with ExitStack() as held:  # room on disk, given back unless it is charged
+                    reply.content = self._train(message, context, call_next, held)
             else:
                 reply.content = self._other(message, context, call_next)
         except _Refused as error:
@@ -177,19 +184,20 @@ class SeparatedDPMod:
 
     # ------------------------------------------------------------------ train
     def _train(
-        self, message: Message, context: Context, call_next: ClientAppCallable
+        self, message: Message, context: Context, call_next: ClientAppCallable, held: ExitStack
     ) -> RecordDict:
-        with _settings():
+        with _settings(), _ledger_in_order():
             plan = self._plan(message, context)
+        room = None
         if plan.ledger is not None:
-            if (earlier := plan.ledger.reply(plan.request)) is not None:
+            with _ledger_in_order():
+                earlier = plan.ledger.reply(plan.request)
+                if earlier is None:
+                    event, cap = plan.mechanism.event, plan.total_epsilon_cap
+                    plan.ledger.check(plan.request, event, cap)
+                    room = held.enter_context(plan.ledger.room(plan.reply_size))
+            if earlier is not None:
                 return decode(earlier)
-            try:
-                plan.ledger.check(plan.request, plan.mechanism.event, plan.total_epsilon_cap)
-            except LocalBudgetExhausted as error:
-                # What is spent, and on what, may be another server's affair.
-                _log.error("%s", error)
-                raise _Refused("the total epsilon cap of this device is reached") from error
         content = self._content(call_next, message, context)
         plan.format.check_status(content)
         trained = _single_array_record(content, "the app's reply")
@@ -212,6 +220,8 @@ class SeparatedDPMod:
             max_norm=plan.mechanism.magnitude.max_norm,
             dim=plan.layout.dim,
             cap=plan.total_epsilon_cap,
+            time_to_live=message.metadata.ttl,
+            room=room,
         )
         return answer if earlier is None else decode(earlier)
 
@@ -240,6 +250,7 @@ class SeparatedDPMod:
             request=Request(
                 data_set=caps.data_set, run_id=str(context.run_id), message_id=message_id
             ),
+            reply_size=sum(map(len, encode(RecordDict({"arrays": received})))),
         )
 
     def _budget(self, run_config: Mapping[str, Any]) -> SeparatedBudget:
@@ -300,6 +311,7 @@ class _Plan:
     ledger: DeviceLedger | None
     total_epsilon_cap: float | None
     request: Request
+    reply_size: int
 
 
 class _Refused(Exception):
@@ -313,6 +325,23 @@ def _settings() -> Iterator[None]:
         yield
     except ValueError as error:
         raise _Refused(str(error)) from error
+
+
+@contextmanager
+def _ledger_in_order() -> Iterator[None]:
+    """Turn what is wrong with the ledger, before anything is trained, into fixed texts.
+
+    Where it is, what is spent, and on what, may be another server's affair: that goes to the log.
+    """
+    try:
+        yield
+    except ReplyForgotten:
+        raise
+    except (LedgerError, LocalBudgetExhausted) as error:
+        _log.error("%s", error)
+        if isinstance(error, LedgerError):
+            raise _Refused("the ledger of this device cannot be used, see its log") from error
+        raise _Refused("the total epsilon cap of this device is reached") from error
 
 
 def _ledger(path: str, other: DeviceLedger | None) -> DeviceLedger:

@@ -72,6 +72,26 @@ def store(instance: object, **values: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
+def within(value: float, limit: float) -> bool:
+    """Return whether a computed number keeps to a limit that was written as a decimal.
+
+    What is equal on paper is equal here: 0.1 + 0.2 and 3 x 0.1 keep to 0.3. Nothing passes the
+    limit by more than four units in its last place.
+    """
+    # Relative to u = 2^-53: each decimal, the limit too, was rounded by u at most, a product by u
+    # more, and math.fsum by u once, however many it adds. That is 4 u, and an ulp is above u.
+    return value <= limit + 4.0 * math.ulp(limit)
+
+
+def apart(*values: float) -> list[str]:
+    """Return numbers as text of six digits, or of as many as it takes to tell them apart."""
+    for digits in range(6, 18):
+        texts = [f"{value:.{digits}g}" for value in values]
+        if len(set(texts)) == len(set(values)):
+            break
+    return texts
+
+
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     """Return `value` if it is one of `options`, or raise ``ValueError``."""
     if value not in options:
