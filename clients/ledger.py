@@ -498,10 +498,10 @@ class DeviceLedger:
     def _prepare(self, database: sqlite3.Connection, write: bool) -> None:
         """Make sure that this is a ledger: SQLite takes no bytes, or one, for a new database."""
         (application,) = database.execute("PRAGMA application_id").fetchone()
-        if application != _APPLICATION:
-            tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if application or tables:
-                raise LedgerError(f"{self.path} is not a ledger, but another database")
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        if application != _APPLICATION and (application or tables):
+            raise LedgerError(f"{self.path} is not a ledger, but another database")
+        if not {"reports", "replies"} <= tables:
             raise self._lost("is empty")
         version = _version(database)
         if version not in (1, SCHEMA_VERSION):

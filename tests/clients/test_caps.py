@@ -2,7 +2,10 @@
 
 import logging
 import math
+import re
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -189,9 +192,10 @@ def test_other_spellings_of_our_keys_are_refused(key):
     ("epsilon", "max_norm", "key"),
     [
         (10.0, 2.0, None),
-        (math.nextafter(10.0, 11.0), 2.0, "sdp-epsilon-cap"),
+        (10.0 + 4 * math.ulp(10.0), 2.0 + 4 * math.ulp(2.0), None),
+        (10.0 + 6 * math.ulp(10.0), 2.0, "sdp-epsilon-cap"),
         (1000.0, 2.0, "sdp-epsilon-cap"),
-        (10.0, math.nextafter(2.0, 3.0), "sdp-max-norm-cap"),
+        (10.0, 2.0 + 5 * math.ulp(2.0), "sdp-max-norm-cap"),
         (5.0, math.nan, "sdp-max-norm-cap"),
     ],
 )
@@ -201,8 +205,33 @@ def test_a_cap_is_the_most_that_is_allowed(epsilon, max_norm, key):
     if key is None:
         caps.check(budget, max_norm)
         return
-    with pytest.raises(ValueError, match=f"{key} of this device is .*; a report was asked at"):
+    with pytest.raises(ValueError, match=f"{key} of this device is .*; a report was asked") as told:
         caps.check(budget, max_norm)
+    cap, asked = re.findall(r"is (\S+); .* at (\S+)$", str(told.value))[0]
+    assert cap != asked
+
+
+@pytest.mark.parametrize(
+    ("direction", "magnitude", "cap"), [(0.1, 0.2, 0.3), (0.7, 0.1, 0.8), (1.1, 2.2, 3.3)]
+)
+def test_decimals_that_add_up_to_the_cap_keep_to_it(path, direction, magnitude, cap):
+    """And so do three such reports to three times the cap, and a norm of 3 in units of 0.1."""
+    assert direction + magnitude > cap or direction == 0.7
+    assert 3 * 0.1 > 0.3
+    DeviceLedger.create(path)
+    device = Device(
+        {
+            "sdp-epsilon-cap": cap,
+            "sdp-max-norm-cap": 0.3,
+            "sdp-ledger": str(path),
+            "sdp-total-epsilon-cap": float(3 * Fraction(str(cap))),
+        }
+    )
+    asked = asks(max_norm=3, **{"sdp-local-learning-rate": 0.1})
+    asked |= {"sdp-epsilon-direction": direction, "sdp-epsilon-magnitude": magnitude}
+    for number in range(3):
+        assert device(asked, number=number).has_content()
+    assert_refused(device(asked, number=3), "the total epsilon cap of this device is reached")
 
 
 # ------------------------------------------------------------------ whoever asks for more
@@ -278,6 +307,7 @@ def test_a_total_cap_needs_a_ledger():
 @pytest.mark.parametrize("of", ["node config", "constructor", "both"])
 def test_a_device_stops_for_good_when_its_budget_is_spent(path, of):
     """At 4 a report under a cap of 10 there are two, whichever of the ways the cap is set."""
+    DeviceLedger.create(path)
     node_config, options = {"sdp-ledger": str(path), "sdp-total-epsilon-cap": 10.0}, {}
     if of == "constructor":
         node_config = {}
@@ -310,6 +340,7 @@ def test_a_device_stops_for_good_when_its_budget_is_spent(path, of):
 
 
 def test_budgets_are_kept_by_data_set(path, caplog):
+    DeviceLedger.create(path)
     common = {"sdp-ledger": str(path), "sdp-total-epsilon-cap": 5.0}
     for partition in (1, 2):
         device = Device(common | {"partition-id": partition})
@@ -322,6 +353,7 @@ def test_budgets_are_kept_by_data_set(path, caplog):
 
 def test_a_budget_that_is_spent_while_the_app_trains_is_not_exceeded(path):
     """Another process on the same data was faster: what was trained does not leave."""
+    DeviceLedger.create(path)
     node_config = {"sdp-ledger": str(path), "sdp-total-epsilon-cap": 5.0}
     other = Request(data_set="default", run_id="2", message_id="message-9")
 
@@ -425,13 +457,59 @@ def folder(path):
     return path
 
 
-@pytest.mark.parametrize("make", [missing_folder, not_a_ledger, folder])
-def test_a_ledger_that_cannot_be_used_is_named_in_the_log_alone(path, make, caplog):
+def empty(path):
+    path = path.with_name("empty-4711")
+    path.touch()
+    return path
+
+
+def one_byte(path):
+    path = path.with_name("byte-4711")
+    path.write_bytes(b"S")
+    return path
+
+
+def no_room_for_a_journal(path):
+    """Nor may root write the file then."""
+    path = path.with_name("journal-4711")
+    DeviceLedger.create(path)
+    path.with_name(f"{path.name}-journal").mkdir()
+    return path
+
+
+def no_room_for_a_reply(path):
+    """Not even root can make files there."""
+    return Path("/proc/self/4711")
+
+
+def missing(path):
+    return path.with_name("missing-4711")
+
+
+@pytest.mark.parametrize("cap", [None, 100.0])
+@pytest.mark.parametrize(
+    "make",
+    [
+        missing_folder,
+        not_a_ledger,
+        folder,
+        empty,
+        one_byte,
+        no_room_for_a_journal,
+        no_room_for_a_reply,
+        missing,
+    ],
+)
+def test_a_ledger_that_cannot_be_used_is_named_in_the_log_alone(path, make, cap, caplog):
+    """It is found before anything is trained."""
     wrong = make(path)
-    device = Device({"sdp-ledger": str(wrong)})
+    device = Device({"sdp-ledger": str(wrong)} | ({"sdp-total-epsilon-cap": cap} if cap else {}))
     with caplog.at_level(logging.ERROR):
         reply = device()
-    assert_withheld(reply)
+    if make is missing and cap is None:
+        assert reply.has_content()
+        return
+    assert_refused(reply, "the ledger of this device cannot be used, see its log")
     assert "4711" not in repr(vars(reply.metadata)) + reply.error.reason
     assert str(wrong) in caplog.text
     assert {entry.name for entry in caplog.records} == {"flwr_sdp.device"}
@@ -445,7 +523,7 @@ def test_an_app_that_fails_is_not_charged(path):
     app = client_app(SeparatedDPMod(), fails)
     asked = message({"arrays": model()})
     assert_withheld(app(asked, context(asks(), {"sdp-ledger": str(path)})))
-    assert DeviceLedger(path).entries() == []
+    assert list(path.parent.iterdir()) == []  # nor is any room
     assert Device({"sdp-ledger": str(path)})(message_id="message-1").has_content()
 
 
@@ -491,8 +569,9 @@ def test_released_metrics_are_sent_again_as_they_were(path):
     replies = [app(message({"arrays": model()}), node) for _ in range(2)]
     assert content(replies[0]) == content(replies[1])
     assert replies[1].content["metrics"]["loss"] == 0.5
-    assert b"0.5" in path.read_bytes()
-    assert b"47.1100815" not in path.read_bytes()
+    stored = b"".join(each.read_bytes() for each in path.parent.iterdir())
+    assert b"0.5" in stored
+    assert b"47.1100815" not in stored
 
 
 def test_a_legacy_client_gets_the_same_bytes_too(path):
@@ -527,6 +606,7 @@ def test_a_ledger_that_depends_on_the_working_directory_is_refused(name):
 
 def test_the_apps_cap_holds_in_the_nodes_ledger(path, tmp_path):
     """The node moves the ledger; what the app allows in all stays."""
+    DeviceLedger.create(path)
     options = {"ledger": DeviceLedger(tmp_path / "other.db", total_epsilon_cap=5.0)}
     device = Device({"sdp-ledger": str(path)}, **options)
     assert device(number=1).has_content()
