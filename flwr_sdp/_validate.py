@@ -31,7 +31,8 @@ def number(
     number = _as_float(value)
     if not (math.isfinite(number) and above < number < below and minimum <= number <= maximum):
         raise ValueError(
-            f"{name} must be a finite number{_range(above, below, minimum, maximum)}; got {value!r}"
+            f"{name} must be a finite number{_range(value, above, below, minimum, maximum)}; "
+            f"got {value!r}"
         )
     return number
 
@@ -57,7 +58,8 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int | None = None) 
     if not (is_integer and minimum <= value and (maximum is None or value <= maximum)):
         upper = math.inf if maximum is None else maximum
         raise ValueError(
-            f"{name} must be an integer{_range(-math.inf, math.inf, minimum, upper)}; got {value!r}"
+            f"{name} must be an integer{_range(value, -math.inf, math.inf, minimum, upper)}; "
+            f"got {value!r}"
         )
     return int(value)
 
@@ -83,13 +85,13 @@ def within(value: float, limit: float) -> bool:
     return value <= limit + 4.0 * math.ulp(limit)
 
 
-def apart(*values: float) -> list[str]:
-    """Return numbers as text of six digits, or of as many as it takes to tell them apart."""
-    for digits in range(6, 18):
+def apart(*values: float, digits: int = 6) -> list[str]:
+    """Return numbers as text of so many digits, or of as many as it takes to tell them apart."""
+    while True:
         texts = [f"{value:.{digits}g}" for value in values]
-        if len(set(texts)) == len(set(values)):
-            break
-    return texts
+        if len(set(texts)) == len(set(values)) or digits >= 17:
+            return texts
+        digits += 1
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
@@ -109,9 +111,12 @@ def _as_float(value: Any) -> float:
         return math.inf
 
 
-def _range(above: float, below: float, minimum: float, maximum: float) -> str:
+def _range(value: Any, above: float, below: float, minimum: float, maximum: float) -> str:
+    """Return what is admitted as text, which `value` must not look like."""
     bounds = [
         f"{sign} {bound:g}"
+        if bound == value or f"{bound:g}" != repr(value)
+        else f"{sign} {bound!r}"
         for sign, bound in ((">", above), ("<", below), (">=", minimum), ("<=", maximum))
         if math.isfinite(bound)
     ]
