@@ -481,10 +481,12 @@ class DeviceLedger:
         for epsilon in spent.values():
             _validate.number("epsilon", epsilon, above=0.0)
         with HeldFile(self._file) as part:
-            with contextlib.closing(_connect(part.path)) as database, _transaction(database):
-                _make_tables(database)
-                for data_set, epsilon in spent.items():
-                    _record_by_hand(database, data_set, epsilon)
+            with contextlib.closing(_connect(part.path)) as database:
+                database.execute("PRAGMA journal_mode = MEMORY")  # it has no name yet to lose
+                with _transaction(database):
+                    _make_tables(database)
+                    for data_set, epsilon in spent.items():
+                        _record_by_hand(database, data_set, epsilon)
             try:
                 os.link(part.path, self.path)
             except FileExistsError:

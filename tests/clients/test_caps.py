@@ -2,7 +2,9 @@
 
 import logging
 import math
+import os
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -514,6 +516,38 @@ def test_a_ledger_that_cannot_be_used_is_named_in_the_log_alone(path, make, cap,
     assert str(wrong) in caplog.text
     assert {entry.name for entry in caplog.records} == {"flwr_sdp.device"}
     assert device.calls == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system reserves nothing")
+def test_room_for_the_reply_is_taken_before_the_app_is_asked(path):
+    """All of it: the reply takes no more, whatever the names and the number of arrays."""
+    arrays = {f"层\n{'x' * number}": np.zeros((number, 3)) for number in range(300)}
+    held = []
+
+    def train(asked, _context):
+        held.extend(each.stat().st_size for each in path.parent.iterdir())
+        return reply_with(asked, shifted(asked.content["arrays"], 0.1))
+
+    app = client_app(SeparatedDPMod(), train)
+    node = context(asks(1e3), {"sdp-ledger": str(path)})
+    assert app(message({"arrays": record(arrays)}), node).has_content()
+    (stored,) = [each.stat().st_size for each in path.parent.iterdir() if each != path]
+    assert 8 * sum(array.size for array in arrays.values()) < stored < held[0] < 1.1 * stored
+
+
+def test_a_reply_is_forgotten_when_its_message_can_no_longer_come(path, monkeypatch):
+    """Flower delivers a message for its time to live."""
+    device, now = Device({"sdp-ledger": str(path)}), time.time()
+    first = device()
+    life = message({"arrays": model()}).metadata.ttl
+    monkeypatch.setattr("flwr_sdp.clients.ledger.time.time", lambda: now + life - 60.0)
+    assert Device(device.node_config | {"sdp-data-set": "other"})(number=1).has_content()
+    assert content(device()) == content(first)
+    monkeypatch.setattr("flwr_sdp.clients.ledger.time.time", lambda: now + life + 60.0)
+    assert Device(device.node_config | {"sdp-data-set": "other"})(number=2).has_content()
+    assert_withheld(device())
+    assert len(DeviceLedger(path).entries()) == 3
+    assert device.calls == 1
 
 
 def test_an_app_that_fails_is_not_charged(path):
