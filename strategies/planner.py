@@ -201,9 +201,9 @@ def plan(
         )
         direction = min(total / reports - magnitude, dim, _LARGEST_EPSILON)
         if direction < _LEAST_EPSILON:
-            most, asked = _validate.apart(total / reports, magnitude, digits=4)
+            limit, asked = _validate.apart(total / reports, magnitude, digits=4)
             raise ValueError(
-                f"epsilon_magnitude must be below {most}, all that {reports} "
+                f"epsilon_magnitude must be below {limit}, all that {reports} "
                 f"report(s) may cost for target_breach={target_breach:g} at dim_target={k}; got "
                 f"{asked}: choose a larger dim_target or tolerance, or fewer reports"
             )

@@ -377,7 +377,7 @@ def test_a_device_that_is_killed_while_it_makes_its_ledger_makes_it_again(host, 
 def test_a_device_that_is_killed_at_any_moment_has_charged_what_has_left_it(host, path):
     """Eight times, from the making of the file on: at most the one reply that was on its way.
 
-    Each comes up to 30 ms after up to three replies; a message takes 15 ms or more. After each restart
+    Each comes up to 30 ms after up to three replies; a message takes 15 ms or more. After a restart
     the first message that got no reply is sent again.
     """
     moments, most = random.Random(5), 40  # noqa: S311
