@@ -110,9 +110,10 @@ class DeviceCaps:
             ("sdp-epsilon-cap", self.epsilon, budget.total),
             ("sdp-max-norm-cap", self.max_norm, max_norm),
         ):
-            if cap is not None and not asked <= cap:
+            if cap is not None and not _validate.within(asked, cap):
+                allowed, wanted = _validate.apart(cap, asked)
                 raise ValueError(
-                    f"{key} of this device is {cap:g}; a report was asked at {asked:g}"
+                    f"{key} of this device is {allowed}; a report was asked at {wanted}"
                 )
 
 

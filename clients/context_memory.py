@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from hashlib import blake2b
 from secrets import token_hex
 from typing import Any
 
 from flwr.app import ConfigRecord, Context
 
-from flwr_sdp.clients.ledger import Request
+from flwr_sdp.clients.ledger import ReplyForgotten, Request
 
 _NAME = "flwr-sdp"
 _TOKEN, _ANSWERED, _LOGGED = "token", "answered", "logged"
@@ -74,7 +74,7 @@ class ContextMemory:
 
         Raises
         ------
-        ValueError
+        ReplyForgotten
             If it was answered, and the reply is not kept.
         """
         with _lock:
@@ -84,6 +84,10 @@ class ContextMemory:
 
     def check(self, *_: Any, **__: Any) -> None:
         """Do nothing: there is no cap."""
+
+    def room(self, _size: int) -> nullcontext[None]:
+        """Reserve nothing."""
+        return nullcontext()
 
     def charge(
         self, request: Request, _event: Any, reply: Sequence[bytes], **_: Any
@@ -107,9 +111,9 @@ class ContextMemory:
         if _digest(request) not in self._answered:
             return None
         if (reply := _last.get(self._key(request))) is None:
-            raise ValueError(
-                "this message was answered before, and without a ledger (sdp-ledger) its reply is "
-                "not kept: a second report would tell more than was asked for"
+            raise ReplyForgotten(
+                f"message {request.message_id} was answered before, and without a ledger "
+                "(sdp-ledger) its reply is not kept: a second report would tell more than was asked"
             )
         return b"".join(reply)
 

@@ -6,17 +6,22 @@ import contextlib
 import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from flwr_sdp import _validate
+from flwr_sdp._files import sync_folder
+from flwr_sdp.clients.held_file import HeldFile, sweep
 from flwr_sdp.separated import SeparatedEvent
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-_TABLES = """
+# Each schema by what it adds to the one before. The first kept replies in `reply`; now they are in
+# files of their own, as long as they may still be asked for.
+_FIRST_SCHEMA = """
 CREATE TABLE reports (
     id INTEGER PRIMARY KEY,
     time TEXT NOT NULL,
@@ -31,13 +36,29 @@ CREATE TABLE reports (
 );
 CREATE TABLE replies (report INTEGER PRIMARY KEY REFERENCES reports (id), reply BLOB NOT NULL);
 """
+_SECOND_SCHEMA = """
+ALTER TABLE replies ADD COLUMN file TEXT;
+ALTER TABLE replies ADD COLUMN size INTEGER;
+ALTER TABLE replies ADD COLUMN expires REAL;
+"""
+# Through which a connection that changes nothing reads the first schema as the second.
+_SECOND_OF_FIRST = """
+CREATE TEMP VIEW replies AS SELECT report, reply, NULL AS file, NULL AS size FROM main.replies
+"""
 
 # An application id of SQLite files, so that another program's file is not taken for a ledger.
 _APPLICATION = 0x73647031
 
+# Beside a reply: for its header, and for what the database grows by.
+_MARGIN = 65_536
+
 
 class LedgerError(RuntimeError):
     """The ledger cannot be read or written; no report may leave the device."""
+
+
+class ReplyForgotten(LedgerError):
+    """The message was answered before, and its reply is no longer kept."""
 
 
 class LocalBudgetExhausted(ValueError):
@@ -63,7 +84,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerEntry:
-    """One report that was charged.
+    """One report that was charged, or what was charged by hand.
 
     Attributes
     ----------
@@ -76,7 +97,7 @@ class LedgerEntry:
     max_norm : float
         Longest update that was not shortened.
     dim : int
-        Coordinates of the update.
+        Coordinates of the update; 0 of a charge by hand.
     """
 
     time: str
@@ -84,6 +105,11 @@ class LedgerEntry:
     event: SeparatedEvent
     max_norm: float
     dim: int
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether this is no report, but was charged by hand."""
+        return self.dim == 0
 
 
 def basic_composition(entries: Iterable[LedgerEntry]) -> float:
@@ -109,16 +135,18 @@ def renyi_composition(entries: Iterable[LedgerEntry], order: float) -> float:
 class DeviceLedger:
     """What the reports of this device have cost, in an SQLite file.
 
-    A report is charged, and its private reply stored, in one transaction that is on disk before
-    the reply leaves. So a device that is killed at any moment has charged whatever has left it, and
-    the same message delivered again gets the same bytes for the same charge. The last reply of each
-    data set is kept for that.
+    A report is charged, and its private reply stored, before the reply leaves: the reply in a file
+    of its own, and then the charge in a transaction that names it. So a device that is killed at
+    any moment has charged whatever has left it, and the same message delivered again gets the same
+    bytes for the same charge. The last reply of each data set is kept for that, for as long as its
+    message may be delivered.
 
     Parameters
     ----------
     path : path-like
-        The file. It is made with the first report; its folder must be there. Keep it on a disk that
-        survives restarts: **without its ledger a device starts at zero**.
+        The file; its folder must be there, and is where replies are kept too. Keep it on a disk
+        that survives restarts. Without a cap it is made with the first report. **With a cap, one
+        that is missing is an error**: :meth:`create` makes it, once.
     total_epsilon_cap : float, optional
         Most that the reports of one data set may cost in all, by basic composition.
 
@@ -127,16 +155,17 @@ class DeviceLedger:
     ValueError
         If the cap is not a positive number, or the folder is missing.
     LedgerError
-        From every method, if the file is not a ledger, or cannot be read or written.
+        From every method, if the file is empty or not a ledger, or cannot be read or written.
 
     Notes
     -----
     **Privacy.** With a cap, everything a data set has ever been reported for is ``cap``-local
-    differentially private: the sum of the exact losses, rounded once, never exceeds it. The ledger
-    holds settings, times and replies as they left, and nothing else that was computed from data.
+    differentially private: the sum of the exact losses, rounded once, is never above it by more
+    than four units in its last place, so that decimals that add up to the cap keep to it. The
+    ledger holds settings, times and replies as they left, and nothing else that was computed from
+    data.
 
-    Several processes may use one file. A reply of more than 10^9 bytes does not fit into it, and is
-    withheld.
+    Several processes may use one ledger.
     """
 
     def __init__(self, path: str | Path, *, total_epsilon_cap: float | None = None) -> None:
@@ -148,6 +177,38 @@ class DeviceLedger:
         if total_epsilon_cap is not None:
             total_epsilon_cap = _validate.number("total_epsilon_cap", total_epsilon_cap, above=0.0)
         self.total_epsilon_cap = total_epsilon_cap
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        *,
+        total_epsilon_cap: float | None = None,
+        spent: Mapping[str, float] | None = None,
+    ) -> DeviceLedger:
+        """Make a new ledger on disk, **once in the life of a device**, and return it.
+
+        Parameters
+        ----------
+        path, total_epsilon_cap
+            As for the class.
+        spent : mapping of str to float, optional
+            Epsilon that data sets have spent already, charged by hand.
+
+        Raises
+        ------
+        LedgerError
+            If anything is there already.
+        """
+        ledger = cls(path, total_epsilon_cap=total_epsilon_cap)
+        with ledger._faults():
+            try:
+                ledger._make(spent or {})
+            except FileExistsError as error:
+                raise LedgerError(
+                    f"{ledger.path} is there already: a new ledger would forget what was spent"
+                ) from error
+        return ledger
 
     # ------------------------------------------------------------------ charge
     def reply(self, request: Request) -> bytes | None:
@@ -163,9 +224,37 @@ class DeviceLedger:
             return self._stored(database, request)
 
     def check(self, request: Request, event: SeparatedEvent, cap: float | None = None) -> None:
-        """Raise :class:`LocalBudgetExhausted` if `event` does not fit under the cap any more."""
-        with self._open() as database:
+        """Raise what :meth:`charge` would raise: ask before anything is trained.
+
+        Raises
+        ------
+        LocalBudgetExhausted
+            If `event` does not fit under the cap any more.
+        LedgerError
+            If nothing can be charged: the ledger is lost, or it cannot be written.
+        """
+        cap = self._cap(cap)
+        if cap is None and not self.path.exists():
+            return  # it is made with the first report
+        with self._open(must_exist=True, write=True) as database:
             self._check(database, request, event, cap)
+            database.execute("BEGIN IMMEDIATE")
+            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")  # as it is, but written
+            database.execute("ROLLBACK")
+            self._sweep(database)
+
+    def room(self, size: int) -> HeldFile:
+        """Reserve room on disk for a reply of so many bytes, for :meth:`charge`.
+
+        Use it in a ``with`` statement around the training: what is not charged is given back.
+
+        Raises
+        ------
+        LedgerError
+            If there is none.
+        """
+        with self._faults():
+            return HeldFile(self._file, size + _MARGIN)
 
     def charge(
         self,
@@ -176,6 +265,8 @@ class DeviceLedger:
         max_norm: float,
         dim: int,
         cap: float | None = None,
+        time_to_live: float | None = None,
+        room: HeldFile | None = None,
     ) -> bytes | None:
         """Charge a report and store its reply; only then may it leave.
 
@@ -191,6 +282,11 @@ class DeviceLedger:
             For the record.
         cap : float, optional
             A cap beside that of the ledger; the lower one holds.
+        time_to_live : float, optional
+            Seconds from now in which the message may be delivered again; afterwards the reply is
+            forgotten. By default it is kept until the next report.
+        room : HeldFile, optional
+            What :meth:`room` has reserved.
 
         Returns
         -------
@@ -201,42 +297,59 @@ class DeviceLedger:
         ------
         LocalBudgetExhausted
             If it does not fit under the cap. Nothing has been charged.
+        LedgerError
+            As for :meth:`check`. Nothing has been charged.
         ValueError
             If a loss is not a positive number.
         """
+        cap = self._cap(cap)
         for name in ("epsilon_direction", "epsilon_magnitude"):
             _validate.number(name, getattr(event, name), above=0.0)
-        with self._open(create=True) as database, _transaction(database):
+        with (
+            self._open(must_exist=cap is not None, write=True, create=True) as database,
+            contextlib.ExitStack() as held,
+        ):
             if (earlier := self._stored(database, request)) is not None:
                 return earlier
             self._check(database, request, event, cap)
-            report = database.execute(
-                "INSERT INTO reports (time, data_set, run_id, message_id, epsilon_direction,"
-                " epsilon_magnitude, max_norm, dim) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    datetime.now(UTC).isoformat(timespec="seconds"),
-                    request.data_set,
-                    request.run_id,
-                    request.message_id,
-                    event.epsilon_direction,
-                    event.epsilon_magnitude,
-                    max_norm,
-                    dim,
-                ),
-            ).lastrowid
-            database.execute(
-                "DELETE FROM replies WHERE report IN (SELECT id FROM reports WHERE data_set = ?)",
-                (request.data_set,),
-            )
-            database.execute(
-                "INSERT INTO replies (report, reply) VALUES (?, zeroblob(?))",
-                (report, sum(map(len, reply))),
-            )
-            # Part by part: a bound parameter would be copied whole.
-            with database.blobopen("replies", "reply", report or 0) as blob:
-                for part in reply:
-                    blob.write(part)
+            file = room or held.enter_context(HeldFile(self._file))
+            size = file.write(reply)
+            expires = None if time_to_live is None else time.time() + time_to_live
+            with _transaction(database):
+                if (earlier := self._stored(database, request)) is not None:
+                    return earlier
+                self._check(database, request, event, cap)
+                report = _record(database, request, event, max_norm, dim)
+                database.execute(
+                    "DELETE FROM replies WHERE report IN"
+                    " (SELECT id FROM reports WHERE data_set = ?)",
+                    (request.data_set,),
+                )
+                database.execute(
+                    "INSERT INTO replies (report, reply, file, size, expires)"
+                    " VALUES (?, x'', ?, ?, ?)",
+                    (report, file.path.name, size, expires),
+                )
+            file.keep()
+            self._sweep(database)
         return None
+
+    def charge_by_hand(self, data_set: str, epsilon: float) -> None:
+        """Charge what was spent and is not in this ledger, whatever the cap.
+
+        After a backup was restored, for instance. It counts like a report of this epsilon, and
+        :attr:`LedgerEntry.by_hand` tells it apart.
+
+        Raises
+        ------
+        ValueError
+            If `epsilon` is not a positive number.
+        LedgerError
+            If there is no ledger.
+        """
+        _validate.number("epsilon", epsilon, above=0.0)
+        with self._open(must_exist=True, write=True) as database, _transaction(database):
+            _record_by_hand(database, data_set, epsilon)
 
     # ------------------------------------------------------------------ read
     def entries(self, data_set: str | None = None) -> list[LedgerEntry]:
@@ -273,6 +386,16 @@ class DeviceLedger:
             return [name for (name,) in rows.fetchall()]
 
     # ------------------------------------------------------------------ the file
+    @property
+    def _file(self) -> Path:
+        """Where the file really is: what is kept beside it has one place."""
+        return Path(os.path.realpath(self.path))
+
+    def _cap(self, cap: float | None) -> float | None:
+        """Return the lower of two caps."""
+        caps = (cap, self.total_epsilon_cap)
+        return min((each for each in caps if each is not None), default=None)
+
     def _check(
         self,
         database: sqlite3.Connection,
@@ -280,75 +403,152 @@ class DeviceLedger:
         event: SeparatedEvent,
         cap: float | None,
     ) -> None:
-        cap = min(
-            (each for each in (cap, self.total_epsilon_cap) if each is not None), default=None
-        )
         if cap is None:
             return
-        if not _total(database, request.data_set, event) <= cap:
+        total = _total(database, request.data_set, event)
+        if not _validate.within(total, cap):
             spent = _total(database, request.data_set)
+            texts = _validate.apart(cap, spent, event.epsilon, total)
             raise LocalBudgetExhausted(
-                f"one more report would exceed the total epsilon cap {cap:g} of data set "
-                f"{request.data_set!r}: {spent:.6g} is spent, a report costs {event.epsilon:.6g}"
+                f"one more report would exceed the total epsilon cap {texts[0]} of data set "
+                f"{request.data_set!r}: {texts[1]} is spent, a report costs {texts[2]}, "
+                f"{texts[3]} in all"
             )
 
     def _stored(self, database: sqlite3.Connection, request: Request) -> bytes | None:
         row = database.execute(
-            "SELECT id, reply FROM reports LEFT JOIN replies ON report = id"
+            "SELECT report, reply, file, size FROM reports LEFT JOIN replies ON report = id"
             " WHERE data_set = ? AND run_id = ? AND message_id = ?",
             (request.data_set, request.run_id, request.message_id),
         ).fetchone()
         if row is None:
             return None
-        reply: bytes | None = row[1]
-        if reply is None:
-            raise LedgerError(
+        report, reply, file, size = row
+        if file is not None:
+            with contextlib.suppress(FileNotFoundError):
+                reply = self._file.with_name(file).read_bytes()
+        if report is None or (file is not None and len(reply) != size):
+            raise ReplyForgotten(
                 f"message {request.message_id} was answered before, and its reply is no longer kept"
             )
-        return reply
+        stored: bytes = reply
+        return stored
+
+    def _sweep(self, database: sqlite3.Connection) -> None:
+        """Forget replies that can no longer be asked for; another time, if it cannot be now."""
+        with contextlib.suppress(sqlite3.Error, OSError), _transaction(database):
+            database.execute("DELETE FROM replies WHERE expires < ?", (time.time(),))
+            rows = database.execute("SELECT file FROM replies WHERE file IS NOT NULL")
+            sweep(self._file, {name for (name,) in rows.fetchall()})
 
     @contextlib.contextmanager
-    def _open(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
-        """Yield a connection of this moment: connections survive neither forks nor threads."""
-        path: Path | str = self.path
+    def _faults(self) -> Iterator[None]:
         try:
-            if create:
-                # With these rights from the start, whatever happens next.
-                with contextlib.suppress(FileExistsError):
-                    os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
-            elif not self.path.exists() or self.path.stat().st_size == 0:
-                path = ":memory:"  # nothing was charged, and reading makes no file
-            with contextlib.closing(
-                sqlite3.connect(path, timeout=60.0, isolation_level=None)
-            ) as database:
-                # The folder is synced too, so that the journal's removal is not undone.
-                database.execute("PRAGMA synchronous = EXTRA")
-                self._prepare(database)
-                yield database
+            yield
         except (sqlite3.Error, OSError) as error:
             raise LedgerError(f"the ledger {self.path} failed: {error}") from error
 
-    def _prepare(self, database: sqlite3.Connection) -> None:
+    def _lost(self, what: str) -> LedgerError:
+        return LedgerError(
+            f"the ledger {self.path} {what}: restore it from a backup and charge what was spent "
+            "since; or, if this device has never sent a report, make it with 'flwr-sdp ledger "
+            f"{self.path} --new', where nothing is in its place"
+        )
+
+    @contextlib.contextmanager
+    def _open(
+        self, *, must_exist: bool = False, write: bool = False, create: bool = False
+    ) -> Iterator[sqlite3.Connection]:
+        """Yield a connection of this moment: connections survive neither forks nor threads."""
+        with self._faults():
+            exists = self.path.exists()
+            if not exists and must_exist:
+                raise self._lost("is missing")
+            if not exists and create:
+                with contextlib.suppress(FileExistsError):  # another process was first
+                    self._make({})
+                exists = True
+            # Where nothing was charged, reading makes no file.
+            with contextlib.closing(_connect(self._file if exists else None)) as database:
+                if exists:
+                    self._prepare(database, write)
+                else:
+                    _make_tables(database)
+                yield database
+
+    def _make(self, spent: Mapping[str, float]) -> None:
+        """Make the file in one step, or raise ``FileExistsError``."""
+        for epsilon in spent.values():
+            _validate.number("epsilon", epsilon, above=0.0)
+        with HeldFile(self._file) as part:
+            with contextlib.closing(_connect(part.path)) as database:
+                database.execute("PRAGMA journal_mode = MEMORY")  # it has no name yet to lose
+                with _transaction(database):
+                    _make_tables(database)
+                    for data_set, epsilon in spent.items():
+                        _record_by_hand(database, data_set, epsilon)
+            try:
+                os.link(part.path, self.path)
+            except FileExistsError:
+                raise
+            except OSError:  # a file system without links
+                if os.path.lexists(self.path):
+                    raise FileExistsError from None
+                os.rename(part.path, self.path)
+            sync_folder(self.path.parent)
+
+    def _prepare(self, database: sqlite3.Connection, write: bool) -> None:
+        """Make sure that this is a ledger: SQLite takes no bytes, or one, for a new database."""
         (application,) = database.execute("PRAGMA application_id").fetchone()
-        if application == _APPLICATION:
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-            if version != SCHEMA_VERSION:
-                raise LedgerError(
-                    f"the ledger {self.path} has schema {version}; this release reads "
-                    f"{SCHEMA_VERSION}: install the release that wrote it"
-                )
-            return
-        with _transaction(database):
-            (application,) = database.execute("PRAGMA application_id").fetchone()
-            if application == _APPLICATION:
-                return  # another process was first
-            tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if application or tables:
-                raise LedgerError(f"{self.path} is not a ledger, but another database")
-            for statement in _TABLES.strip().split(";\n"):
-                database.execute(statement)
-            database.execute(f"PRAGMA application_id = {_APPLICATION}")
-            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        if application != _APPLICATION and (application or tables):
+            raise LedgerError(f"{self.path} is not a ledger, but another database")
+        if not {"reports", "replies"} <= tables:
+            raise self._lost("is empty")
+        version = _version(database)
+        if version not in (1, SCHEMA_VERSION):
+            raise LedgerError(
+                f"the ledger {self.path} has schema {version}; this release reads "
+                f"{SCHEMA_VERSION}: install the release that wrote it"
+            )
+        if version == 1 and write:
+            with _transaction(database):
+                if _version(database) == 1:  # no other process was first
+                    _execute(database, _SECOND_SCHEMA)
+                    database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        elif version == 1:
+            database.execute(_SECOND_OF_FIRST)
+
+
+def _connect(path: Path | None) -> sqlite3.Connection:
+    """Return a connection to a file that is there, or to nothing."""
+    database = sqlite3.connect(
+        ":memory:" if path is None else f"{path.as_uri()}?mode=rw",
+        uri=True,
+        timeout=60.0,
+        isolation_level=None,
+    )
+    # The folder is synced too, so that the journal's removal is not undone.
+    database.execute("PRAGMA synchronous = EXTRA")
+    return database
+
+
+def _version(database: sqlite3.Connection) -> int:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _execute(database: sqlite3.Connection, script: str) -> None:
+    """Execute statements; a script of SQLite's would commit first."""
+    for statement in script.strip().split(";\n"):
+        database.execute(statement)
+
+
+def _make_tables(database: sqlite3.Connection) -> None:
+    _execute(database, _FIRST_SCHEMA)
+    _execute(database, _SECOND_SCHEMA)
+    database.execute(f"PRAGMA application_id = {_APPLICATION}")
+    database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 @contextlib.contextmanager
@@ -374,3 +574,29 @@ def _total(
     if further is not None:
         rows.append((further.epsilon_direction, further.epsilon_magnitude))
     return math.fsum(epsilon for row in rows for epsilon in row)
+
+
+def _record(
+    database: sqlite3.Connection, request: Request, event: SeparatedEvent, max_norm: float, dim: int
+) -> int | None:
+    """Write down a charge, and return its id."""
+    return database.execute(
+        "INSERT INTO reports (time, data_set, run_id, message_id, epsilon_direction,"
+        " epsilon_magnitude, max_norm, dim) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            request.data_set,
+            request.run_id,
+            request.message_id,
+            event.epsilon_direction,
+            event.epsilon_magnitude,
+            max_norm,
+            dim,
+        ),
+    ).lastrowid
+
+
+def _record_by_hand(database: sqlite3.Connection, data_set: str, epsilon: float) -> None:
+    request = Request(data_set=data_set, run_id="", message_id=f"by hand {os.urandom(8).hex()}")
+    event = SeparatedEvent(epsilon_direction=float(epsilon), epsilon_magnitude=0.0)
+    _record(database, request, event, 0.0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,13 @@ from flwr_sdp import _validate, marks
 from flwr_sdp.clients.caps import DeviceCaps
 from flwr_sdp.clients.context_memory import ContextMemory
 from flwr_sdp.clients.device_log import device_log
-from flwr_sdp.clients.ledger import DeviceLedger, LedgerError, LocalBudgetExhausted, Request
+from flwr_sdp.clients.ledger import (
+    DeviceLedger,
+    LedgerError,
+    LocalBudgetExhausted,
+    ReplyForgotten,
+    Request,
+)
 from flwr_sdp.clients.privatize import privatize_vector, zero_unless_finite
 from flwr_sdp.clients.reply_format import ReplyFormat, metrics_named
 from flwr_sdp.clients.stored_reply import decode, encode
@@ -164,7 +170,8 @@ class SeparatedDPMod:
         where = (context.node_id, context.node_config.get("partition-id", "unknown"), message_type)
         try:
             if message_type.split(".")[0] == MessageType.TRAIN:
-                reply.content = self._train(message, context, call_next)
+                with ExitStack() as held:  # room on disk, given back unless it is charged
+                    reply.content = self._train(message, context, call_next, held)
             else:
                 reply.content = self._other(message, context, call_next)
         except _Refused as error:
@@ -183,19 +190,16 @@ class SeparatedDPMod:
 
     # ------------------------------------------------------------------ train
     def _train(
-        self, message: Message, context: Context, call_next: ClientAppCallable
+        self, message: Message, context: Context, call_next: ClientAppCallable, held: ExitStack
     ) -> RecordDict:
-        with _settings():
+        with _settings(), _ledger_in_order():
             plan = self._plan(message, context)
             earlier = plan.ledger.reply(plan.request)
+            if earlier is None:
+                plan.ledger.check(plan.request, plan.mechanism.event, plan.total_epsilon_cap)
+                room = held.enter_context(plan.ledger.room(plan.reply_size))
         if earlier is not None:
             return decode(earlier)
-        try:
-            plan.ledger.check(plan.request, plan.mechanism.event, plan.total_epsilon_cap)
-        except LocalBudgetExhausted as error:
-            # What is spent, and on what, may be another server's affair.
-            device_log().error("%s", error)
-            raise _Refused("the total epsilon cap of this device is reached") from error
         rng = self._rng()
         if plan.needs_secure_noise and not _is_secure(rng):
             raise _Refused(
@@ -221,6 +225,8 @@ class SeparatedDPMod:
             max_norm=plan.mechanism.magnitude.max_norm,
             dim=plan.layout.dim,
             cap=plan.total_epsilon_cap,
+            time_to_live=message.metadata.ttl,
+            room=room,
         )
         return answer if earlier is None else decode(earlier)
 
@@ -257,6 +263,7 @@ class SeparatedDPMod:
             request=Request(
                 data_set=caps.data_set, run_id=str(context.run_id), message_id=message_id
             ),
+            reply_size=sum(map(len, encode(RecordDict({"arrays": received})))),
         )
 
     def _budget(self, run_config: Mapping[str, Any]) -> SeparatedBudget:
@@ -319,6 +326,7 @@ class _Plan:
     needs_secure_noise: bool
     total_epsilon_cap: float | None
     request: Request
+    reply_size: int
 
 
 class _Refused(Exception):
@@ -332,6 +340,24 @@ def _settings() -> Iterator[None]:
         yield
     except ValueError as error:
         raise _Refused(str(error)) from error
+
+
+@contextmanager
+def _ledger_in_order() -> Iterator[None]:
+    """Turn what is wrong with the ledger, before anything is trained, into fixed texts.
+
+    Where it is, what is spent, and on what, may be another server's affair: that goes to the log.
+    """
+    try:
+        yield
+    except (LedgerError, LocalBudgetExhausted) as error:
+        device_log().error("%s", error)
+        text = "the ledger of this device cannot be used, see its log"
+        if isinstance(error, ReplyForgotten):
+            text = "this message was answered before, and its reply is no longer kept"
+        elif isinstance(error, LocalBudgetExhausted):
+            text = "the total epsilon cap of this device is reached"
+        raise _Refused(text) from error
 
 
 def _ledger(path: str, other: DeviceLedger | None) -> DeviceLedger:

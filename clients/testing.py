@@ -16,6 +16,7 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 
+from flwr_sdp import _validate
 from flwr_sdp.clients.update import UpdateLayout
 from flwr_sdp.marks import INSECURE_GENERATOR, MARKS, MAX_OUTPUT_NORM, WEIGHTS
 from flwr_sdp.model_rounding import Rounding
@@ -176,7 +177,8 @@ def _check_reply(
         raise AssertionError(f"the reply is no model: {error}") from error
     longest = rounding.of(marks[MAX_OUTPUT_NORM])
     length = float(np.linalg.norm(update))
-    assert length <= longest, f"the report is {length:g} long, beyond {longest:g}"
+    length_, longest_ = _validate.apart(length, longest)
+    assert length <= longest, f"the report is {length_} long, beyond {longest_}"
 
 
 def _check_values(content: RecordDict, allowed: set[str]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def number(
     # The float is what counts: a fraction may be above 0 and too small for one.
     number = _as_float(value)
     if not (math.isfinite(number) and above < number < below and minimum <= number <= maximum):
-        allowed = _range(above, below, minimum, maximum)
+        allowed = _range(value, above, below, minimum, maximum)
         raise ValueError(f"{name} must be a finite number{allowed}; got {shown(value)}")
     return number
 
@@ -40,7 +40,7 @@ def datum(name: str, value: Any, *, minimum: float = -math.inf) -> float:
     """Return a number of the data as a finite float, or raise ``ValueError``."""
     number = _as_float(value)
     if not (math.isfinite(number) and minimum <= number):
-        allowed = _range(-math.inf, math.inf, minimum, math.inf)
+        allowed = _range(None, -math.inf, math.inf, minimum, math.inf)  # whatever the datum is
         raise ValueError(
             f"{name} must be a finite number{allowed}; got a value of type {type(value).__name__}"
         )
@@ -67,7 +67,7 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int | None = None) 
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not (is_integer and minimum <= value and (maximum is None or value <= maximum)):
         upper = math.inf if maximum is None else maximum
-        allowed = _range(-math.inf, math.inf, minimum, upper)
+        allowed = _range(value, -math.inf, math.inf, minimum, upper)
         raise ValueError(f"{name} must be an integer{allowed}; got {shown(value)}")
     return int(value)
 
@@ -80,6 +80,26 @@ def store(instance: object, **values: Any) -> None:
     """
     for name, value in values.items():
         object.__setattr__(instance, name, value)
+
+
+def within(value: float, limit: float) -> bool:
+    """Return whether a computed number keeps to a limit that was written as a decimal.
+
+    What is equal on paper is equal here: 0.1 + 0.2 and 3 x 0.1 keep to 0.3. Nothing passes the
+    limit by more than four units in its last place.
+    """
+    # Relative to u = 2^-53: each decimal, the limit too, was rounded by u at most, a product by u
+    # more, and math.fsum by u once, however many it adds. That is 4 u, and an ulp is above u.
+    return value <= limit + 4.0 * math.ulp(limit)
+
+
+def apart(*values: float, digits: int = 6) -> list[str]:
+    """Return numbers as text of so many digits, or of as many as it takes to tell them apart."""
+    while True:
+        texts = [f"{value:.{digits}g}" for value in values]
+        if len(set(texts)) == len(set(values)) or digits >= 17:
+            return texts
+        digits += 1
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
@@ -111,9 +131,12 @@ def _as_float(value: Any) -> float:
         return math.inf
 
 
-def _range(above: float, below: float, minimum: float, maximum: float) -> str:
+def _range(value: Any, above: float, below: float, minimum: float, maximum: float) -> str:
+    """Return what is admitted as text, which `value` must not look like."""
     bounds = [
         f"{sign} {bound:g}"
+        if bound == value or f"{bound:g}" != repr(value)
+        else f"{sign} {bound!r}"
         for sign, bound in ((">", above), ("<", below), (">=", minimum), ("<=", maximum))
         if math.isfinite(bound)
     ]

@@ -74,7 +74,7 @@ class SeparatedBudget:
         share = _validate.number("magnitude_share", magnitude_share, above=0.0, below=1.0)
         magnitude = share * epsilon
         direction = epsilon - magnitude
-        while direction + magnitude > epsilon:  # or a device with a cap of epsilon would refuse it
+        while direction + magnitude > epsilon:  # whoever compares it bit by bit
             direction = math.nextafter(direction, 0.0)
         return cls(epsilon_direction=direction, epsilon_magnitude=magnitude)
 

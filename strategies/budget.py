@@ -7,7 +7,7 @@ import logging
 from flwr.serverapp import GaussianPrivacyEvent, PrivacyAccountant
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 
-from flwr_sdp._rounding import round_up
+from flwr_sdp import _validate
 from flwr_sdp.strategies._quiet import quiet
 
 
@@ -49,9 +49,10 @@ class Budget:
             self._left = affordable_releases(accountant, event, limit)
         if self._left == 0:
             spent = accountant.get_privacy_spent()
+            allowed, epsilon = _validate.apart(limit, spent.epsilon)
             raise PrivacyBudgetExhausted(
-                f"one more round would exceed max_epsilon={limit:g} (spent: "
-                f"{round_up(spent.epsilon, 6)} at delta {spent.delta:g} in {spent.num_releases} "
+                f"one more round would exceed max_epsilon={allowed} (spent: "
+                f"{epsilon} at delta {spent.delta:g} in {spent.num_releases} "
                 "rounds)"
             )
         self._left -= 1

@@ -58,9 +58,10 @@ def noise_multiplier_for(
     if spent > epsilon:
         while spent > epsilon:
             if high > _MOST:
+                least, asked = _validate.apart(spent, epsilon, digits=3)
                 raise ValueError(
-                    f"epsilon must be above {spent:.3g}, which a noise multiplier of {high:.3g} "
-                    f"does not get below; got {epsilon!r}"
+                    f"epsilon must be above {least}, which a noise multiplier of {high:.3g} "
+                    f"does not get below; got {asked}"
                 )
             low, high = high, 4.0 * high
             spent = accounted(high)
@@ -87,7 +88,8 @@ def _too_easy(epsilon: float, delta: float, cost: float) -> str:
             "delta must be below the probability that a client is ever asked, or it permits to "
             f"leave the noise out altogether; got {delta!r}"
         )
+    most, asked = _validate.apart(cost, epsilon, digits=3)
     return (
-        f"epsilon must be at most {cost:.3g}, the cost of hardly any noise "
-        f"(noise multiplier {_LEAST:g}); got {epsilon!r}"
+        f"epsilon must be at most {most}, the cost of hardly any noise "
+        f"(noise multiplier {_LEAST:g}); got {asked}"
     )

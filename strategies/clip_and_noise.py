@@ -665,8 +665,9 @@ class ClipAndNoise(Strategy):
         mechanism, declared = self.mechanism, tally.declared
         known = math.inf if mechanism is None else mechanism.max_output_norm
         if known * (1.0 + 1e-9) < declared < sys.float_info.max:
+            longest, claimed = _validate.apart(known, declared)
             exceptions.append(
-                f"devices declared reports of norms up to {declared:g}, beyond the {known:g} of "
+                f"devices declared reports of norms up to {claimed}, beyond the {longest} of "
                 "the mechanism given to the server: they run another one"
             )
         unmarked = {"used": tally.unmarked_used, "refused": tally.unmarked_refused}

@@ -201,10 +201,11 @@ def plan(
         )
         direction = min(total / reports - magnitude, dim, _LARGEST_EPSILON)
         if direction < _LEAST_EPSILON:
+            limit, asked = _validate.apart(total / reports, magnitude, digits=4)
             raise ValueError(
-                f"epsilon_magnitude must be below {total / reports:.4g}, all that {reports} "
+                f"epsilon_magnitude must be below {limit}, all that {reports} "
                 f"report(s) may cost for target_breach={target_breach:g} at dim_target={k}; got "
-                f"{magnitude:g}: choose a larger dim_target or tolerance, or fewer reports"
+                f"{asked}: choose a larger dim_target or tolerance, or fewer reports"
             )
     else:
         direction = _validate.number("epsilon_direction", epsilon_direction, above=0.0)

@@ -192,14 +192,29 @@ def ledger(
     path: Annotated[Path, typer.Argument(help="The ledger's file, as the node config names it.")],
     data_set: Annotated[str | None, typer.Option(help="Only this data set.")] = None,
     order: Annotated[float, typer.Option(help="Order of the Renyi total.", min=1.0)] = 2.0,
+    new: Annotated[
+        bool, typer.Option("--new", help="Make the file first, once in the life of a device.")
+    ] = False,
+    charge: Annotated[
+        float | None,
+        typer.Option(
+            metavar="EPSILON",
+            help="Charge this to --data-set by hand: what was spent and is not in the file, as "
+            "after a backup was restored.",
+        ),
+    ] = None,
     json_: AsJson = False,
 ) -> None:
     """Show what a device's reports have cost: each, and in all.
 
     Example: flwr-sdp ledger /var/lib/flwr-sdp/ledger.db
-    """
-    from flwr_sdp.cli.commands.ledger import show
 
+    A new device: flwr-sdp ledger /var/lib/flwr-sdp/ledger.db --new
+    """
+    from flwr_sdp.cli.commands.ledger import change, show
+
+    if new or charge is not None:
+        change(path, new=new, charge=charge, data_set=data_set)
     show(path, data_set=data_set, order=order, as_json=json_)
 
 

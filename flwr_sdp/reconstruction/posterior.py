@@ -28,12 +28,12 @@ def largest_epsilon(probability: float, log_bound: float, advice: str) -> float:
     """
     probability = _validate.number("probability", probability, above=0.0, maximum=1.0)
     epsilon = math.log(probability) - log_bound
-    if epsilon < 0.0:
+    if epsilon < -4.0 * math.ulp(max(1.0, abs(log_bound))):  # more than equal decimals differ by
+        least, got = _validate.apart(math.exp(min(log_bound, 700.0)), probability, digits=3)
         raise ValueError(
-            f"probability must be >= {math.exp(min(log_bound, 0.0)):.3g}, the bound without any "
-            f"release; got {probability!r}: {advice}"
+            f"probability must be >= {least}, the bound without any release; got {got}: {advice}"
         )
-    return epsilon
+    return max(epsilon, 0.0)
 
 
 def posterior_bound(*, prior: float, epsilon: float) -> float:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
+from flwr_sdp import _validate
 from flwr_sdp.cli.tables import table
 from simulations.audit import releases
 from simulations.audit.findings import Finding, to_json, write_csv
@@ -86,9 +87,10 @@ def main(arguments: list[str] | None = None) -> int:
         _show(findings, settings)
     refuted = [finding for finding in findings if not finding.holds]
     for finding in refuted:
+        low, claimed = _validate.apart(finding.low, finding.bound, digits=4)
         print(
             f"audit: refuted: {finding.attack}, {finding.target}, at epsilon {finding.epsilon:g}: "
-            f"{finding.measure} is at least {finding.low:.4g}, claimed {finding.bound:.4g}",
+            f"{finding.measure} is at least {low}, claimed {claimed}",
             file=sys.stderr,
         )
     return 1 if refuted else 0

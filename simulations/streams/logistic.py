@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_sdp import PrivUnit, ScalarDP, SeparatedMechanism, seeded_generator
+from flwr_sdp import PrivUnit, ScalarDP, SeparatedMechanism, _validate, seeded_generator
 from flwr_sdp.privunit import RULES, Rule, paper_cap_threshold
 from flwr_sdp.sphere import MAX_THRESHOLD, threshold_for_log_odds
 from simulations.streams import theory
@@ -89,11 +89,11 @@ class Logistic(Study):
             stepsize_without_privacy=read.number("stepsize-without-privacy", above=0.0),
         )
         read.refuse_others()
-        shares = settings.share_cap + settings.share_flip + settings.share_magnitude
-        if shares > 1.0:
+        shares = math.fsum((settings.share_cap, settings.share_flip, settings.share_magnitude))
+        if not _validate.within(shares, 1.0):
             raise ValueError(
                 "share-cap, share-flip and share-magnitude must add up to at most 1; "
-                f"got {shares:g}"
+                f"got {_validate.apart(shares, 1.0)[0]}"
             )
         return settings
 

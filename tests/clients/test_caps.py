@@ -2,7 +2,12 @@
 
 import logging
 import math
+import os
+import re
+import time
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -251,9 +256,10 @@ def test_a_simulation_has_one_such_line_a_process(caplog):
     ("epsilon", "max_norm", "key"),
     [
         (10.0, 2.0, None),
-        (math.nextafter(10.0, 11.0), 2.0, "sdp-epsilon-cap"),
+        (10.0 + 4 * math.ulp(10.0), 2.0 + 4 * math.ulp(2.0), None),
+        (10.0 + 6 * math.ulp(10.0), 2.0, "sdp-epsilon-cap"),
         (1000.0, 2.0, "sdp-epsilon-cap"),
-        (10.0, math.nextafter(2.0, 3.0), "sdp-max-norm-cap"),
+        (10.0, 2.0 + 5 * math.ulp(2.0), "sdp-max-norm-cap"),
         (5.0, math.nan, "sdp-max-norm-cap"),
     ],
 )
@@ -263,8 +269,33 @@ def test_a_cap_is_the_most_that_is_allowed(epsilon, max_norm, key):
     if key is None:
         caps.check(budget, max_norm)
         return
-    with pytest.raises(ValueError, match=f"{key} of this device is .*; a report was asked at"):
+    with pytest.raises(ValueError, match=f"{key} of this device is .*; a report was asked") as told:
         caps.check(budget, max_norm)
+    cap, asked = re.findall(r"is (\S+); .* at (\S+)$", str(told.value))[0]
+    assert cap != asked
+
+
+@pytest.mark.parametrize(
+    ("direction", "magnitude", "cap"), [(0.1, 0.2, 0.3), (0.7, 0.1, 0.8), (1.1, 2.2, 3.3)]
+)
+def test_decimals_that_add_up_to_the_cap_keep_to_it(path, direction, magnitude, cap):
+    """And so do three such reports to three times the cap, and a norm of 3 in units of 0.1."""
+    assert direction + magnitude > cap or direction == 0.7
+    assert 3 * 0.1 > 0.3
+    DeviceLedger.create(path)
+    device = Device(
+        {
+            "sdp-epsilon-cap": cap,
+            "sdp-max-norm-cap": 0.3,
+            "sdp-ledger": str(path),
+            "sdp-total-epsilon-cap": float(3 * Fraction(str(cap))),
+        }
+    )
+    asked = asks(max_norm=3, **{"sdp-local-learning-rate": 0.1})
+    asked |= {"sdp-epsilon-direction": direction, "sdp-epsilon-magnitude": magnitude}
+    for number in range(3):
+        assert device(asked, number=number).has_content()
+    assert_refused(device(asked, number=3), "the total epsilon cap of this device is reached")
 
 
 # ------------------------------------------------------------------ whoever asks for more
@@ -394,6 +425,7 @@ def test_an_app_does_not_loosen_the_node_config(how, message_type):
 @pytest.mark.parametrize("of", ["node config", "constructor", "both"])
 def test_a_device_stops_for_good_when_its_budget_is_spent(path, of):
     """At 4 a report under a cap of 10 there are two, whichever of the ways the cap is set."""
+    DeviceLedger.create(path)
     node_config, options = {"sdp-ledger": str(path), "sdp-total-epsilon-cap": 10.0}, {}
     if of == "constructor":
         node_config = {}
@@ -425,6 +457,7 @@ def test_a_device_stops_for_good_when_its_budget_is_spent(path, of):
 
 
 def test_budgets_are_kept_by_data_set(path, caplog):
+    DeviceLedger.create(path)
     common = {"sdp-ledger": str(path), "sdp-total-epsilon-cap": 5.0}
     for partition in (1, 2):
         device = Device(common | {"partition-id": partition})
@@ -437,6 +470,7 @@ def test_budgets_are_kept_by_data_set(path, caplog):
 
 def test_a_budget_that_is_spent_while_the_app_trains_is_not_exceeded(path):
     """Another process on the same data was faster: what was trained does not leave."""
+    DeviceLedger.create(path)
     node_config = {"sdp-ledger": str(path), "sdp-total-epsilon-cap": 5.0}
     other = Request(data_set="default", run_id="2", message_id="message-9")
 
@@ -541,17 +575,95 @@ def folder(path):
     return path
 
 
-@pytest.mark.parametrize("make", [missing_folder, not_a_ledger, folder])
-def test_a_ledger_that_cannot_be_used_is_named_in_the_log_alone(path, make, caplog):
+def empty(path):
+    path = path.with_name("empty-4711")
+    path.touch()
+    return path
+
+
+def one_byte(path):
+    path = path.with_name("byte-4711")
+    path.write_bytes(b"S")
+    return path
+
+
+def no_room_for_a_journal(path):
+    """Nor may root write the file then."""
+    path = path.with_name("journal-4711")
+    DeviceLedger.create(path)
+    path.with_name(f"{path.name}-journal").mkdir()
+    return path
+
+
+def no_room_for_a_reply(path):
+    """Not even root can make files there."""
+    return Path("/proc/self/4711")
+
+
+def missing(path):
+    return path.with_name("missing-4711")
+
+
+@pytest.mark.parametrize("cap", [None, 100.0])
+@pytest.mark.parametrize(
+    "make",
+    [
+        missing_folder,
+        not_a_ledger,
+        folder,
+        empty,
+        one_byte,
+        no_room_for_a_journal,
+        no_room_for_a_reply,
+        missing,
+    ],
+)
+def test_a_ledger_that_cannot_be_used_is_named_in_the_log_alone(path, make, cap, caplog):
+    """It is found before anything is trained."""
     wrong = make(path)
-    device = Device({"sdp-ledger": str(wrong)})
+    device = Device({"sdp-ledger": str(wrong)} | ({"sdp-total-epsilon-cap": cap} if cap else {}))
     with caplog.at_level(logging.ERROR):
         reply = device()
-    assert_withheld(reply)
+    if make is missing and cap is None:
+        assert reply.has_content()
+        return
+    assert_refused(reply, "the ledger of this device cannot be used, see its log")
     assert "4711" not in repr(vars(reply.metadata)) + reply.error.reason
     assert str(wrong) in caplog.text
     assert {entry.name for entry in caplog.records} == {"flwr_sdp.device"}
     assert device.calls == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system reserves nothing")
+def test_room_for_the_reply_is_taken_before_the_app_is_asked(path):
+    """All of it: the reply takes no more, whatever the names and the number of arrays."""
+    arrays = {f"层\n{'x' * number}": np.zeros((number, 3)) for number in range(300)}
+    held = []
+
+    def train(asked, _context):
+        held.extend(each.stat().st_size for each in path.parent.iterdir())
+        return reply_with(asked, shifted(asked.content["arrays"], 0.1))
+
+    app = client_app(SeparatedDPMod(), train)
+    node = context(asks(1e3), {"sdp-ledger": str(path)})
+    assert app(message({"arrays": record(arrays)}), node).has_content()
+    (stored,) = [each.stat().st_size for each in path.parent.iterdir() if each != path]
+    assert 8 * sum(array.size for array in arrays.values()) < stored < held[0] < 1.1 * stored
+
+
+def test_a_reply_is_forgotten_when_its_message_can_no_longer_come(path, monkeypatch):
+    """Flower delivers a message for its time to live."""
+    device, now = Device({"sdp-ledger": str(path)}), time.time()
+    first = device()
+    life = message({"arrays": model()}).metadata.ttl
+    monkeypatch.setattr("flwr_sdp.clients.ledger.time.time", lambda: now + life - 60.0)
+    assert Device(device.node_config | {"sdp-data-set": "other"})(number=1).has_content()
+    assert content(device()) == content(first)
+    monkeypatch.setattr("flwr_sdp.clients.ledger.time.time", lambda: now + life + 60.0)
+    assert Device(device.node_config | {"sdp-data-set": "other"})(number=2).has_content()
+    assert_withheld(device())
+    assert len(DeviceLedger(path).entries()) == 3
+    assert device.calls == 1
 
 
 def test_an_app_that_fails_is_not_charged(path):
@@ -561,7 +673,7 @@ def test_an_app_that_fails_is_not_charged(path):
     app = client_app(SeparatedDPMod(), fails)
     asked = message({"arrays": model()})
     assert_withheld(app(asked, context(asks(), {"sdp-ledger": str(path)})))
-    assert DeviceLedger(path).entries() == []
+    assert list(path.parent.iterdir()) == []  # nor is any room
     assert Device({"sdp-ledger": str(path)})(message_id="message-1").has_content()
 
 
@@ -607,8 +719,9 @@ def test_released_metrics_are_sent_again_as_they_were(path):
     replies = [app(message({"arrays": model()}), node) for _ in range(2)]
     assert content(replies[0]) == content(replies[1])
     assert replies[1].content["metrics"]["loss"] == 0.5
-    assert b"0.5" in path.read_bytes()
-    assert b"47.1100815" not in path.read_bytes()
+    stored = b"".join(each.read_bytes() for each in path.parent.iterdir())
+    assert b"0.5" in stored
+    assert b"47.1100815" not in stored
 
 
 def test_a_legacy_client_gets_the_same_bytes_too(path):
@@ -643,6 +756,7 @@ def test_a_ledger_that_depends_on_the_working_directory_is_refused(name):
 
 def test_the_apps_cap_holds_in_the_nodes_ledger(path, tmp_path):
     """The node moves the ledger; what the app allows in all stays."""
+    DeviceLedger.create(path)
     options = {"ledger": DeviceLedger(tmp_path / "other.db", total_epsilon_cap=5.0)}
     device = Device({"sdp-ledger": str(path)}, **options)
     assert device(number=1).has_content()

@@ -1,16 +1,22 @@
 """The device's ledger: what is charged, what is refused, and what is answered again."""
 
 import contextlib
+import errno
 import math
 import os
 import pickle
+import re
+import shutil
 import sqlite3
 import stat
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
@@ -88,10 +94,15 @@ def test_a_charge_is_one_row_with_what_it_cost(ledger):
     assert ledger.reply(request(4)) == b"abc"
 
 
-def test_nothing_is_charged_by_asking(ledger):
+@pytest.mark.parametrize("is_made", [False, True])
+def test_nothing_is_charged_by_asking(ledger, path, is_made):
+    if is_made:
+        DeviceLedger.create(path)
+    before = path.read_bytes() if is_made else None
     assert ledger.reply(request()) is None
-    ledger.check(request(), event(5.0), 5.0)
+    ledger.check(request(), event(5.0), 5.0 if is_made else None)
     assert ledger.entries() == []
+    assert (path.read_bytes() if path.exists() else None) == before
     assert ledger.data_sets() == []
     assert ledger.total_epsilon("ward") == 0.0
     assert ledger.renyi_epsilon("ward", 2.0) == 0.0
@@ -169,7 +180,7 @@ def test_other_orders_are_refused(ledger, order):
 
 
 def test_budgets_are_kept_by_data_set(path):
-    ledger = DeviceLedger(path, total_epsilon_cap=5.0)
+    ledger = DeviceLedger.create(path, total_epsilon_cap=5.0)
     for data_set in ("b", "a", "partition-3"):
         charge(ledger, request(0, data_set), 4.0)
         with pytest.raises(LocalBudgetExhausted, match=f"data set '{data_set}'"):
@@ -182,7 +193,7 @@ def test_budgets_are_kept_by_data_set(path):
 # ------------------------------------------------------------------ the lifetime cap
 def test_a_report_that_would_exceed_the_cap_is_refused_and_not_charged(path):
     """At 4 a report, a third would make 12: a cap that looks at what is spent so far, 8, fails."""
-    ledger = DeviceLedger(path, total_epsilon_cap=10.0)
+    ledger = DeviceLedger.create(path, total_epsilon_cap=10.0)
     for message in range(2):
         ledger.check(request(message), event(4.0))
         assert charge(ledger, request(message), 4.0) is None
@@ -203,38 +214,40 @@ def test_a_report_that_would_exceed_the_cap_is_refused_and_not_charged(path):
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "cap", "fit"), [(0.1, 1.0, 10), (0.1, 0.3, 2), (0.3, 0.9, 3), (1 / 3, 1.0, 3)]
+    ("epsilon", "cap"),
+    [("0.1", "1"), ("0.1", "0.3"), ("0.3", "0.9"), ("4.2", "42"), ("0.7", "2.1")],
 )
-def test_sums_are_compared_with_the_cap_exact_and_rounded_once(path, epsilon, cap, fit):
-    """Reports fit while the exact sum of their losses, rounded once to a float, is at most the cap.
-
-    Ten of the float 0.1 are above 1 by 5.6e-17, which is 1.0 as a float: they fit. Three of them
-    are the float after 0.3: they do not. So the exact sum is above the cap by less than its last
-    bit, and however many reports there are, what is rounded away does not add up.
-    """
-    costs = [event(epsilon)] * (fit + 1)
-    assert float(exact(costs[:fit])) <= cap < float(exact(costs))
-    ledger = DeviceLedger(path, total_epsilon_cap=cap)
-    for message, cost in enumerate(costs[:fit]):
-        charge(ledger, request(message), cost)
-    with pytest.raises(LocalBudgetExhausted):
-        charge(ledger, request(fit), costs[fit])
+def test_reports_fit_as_they_do_on_paper(path, epsilon, cap):
+    """Three of 0.1 are the float after 0.3, and ten of 4.2 that after 42: they fit, and no more."""
+    fit = int(Fraction(cap) / Fraction(epsilon))
+    ledger = DeviceLedger.create(path, total_epsilon_cap=float(cap))
+    for message in range(fit):
+        ledger.check(request(message), event(float(epsilon)))
+        charge(ledger, request(message), float(epsilon))
+    with pytest.raises(LocalBudgetExhausted) as caught:
+        charge(ledger, request(fit), float(epsilon))
     assert len(ledger.entries()) == fit
+    words = re.findall(r"[\d.]*\d", str(caught.value))
+    assert words[0] != words[-1]  # the cap, and what there would be in all
 
 
 def test_reports_below_the_last_bit_of_the_cap_add_up(path):
     """10 and 5e-16 is 10 as a float, and so it is after each such report, added one at a time."""
-    ledger = DeviceLedger(path, total_epsilon_cap=10.0)
+    ledger = DeviceLedger.create(path, total_epsilon_cap=10.0)
     charge(ledger, request(0), 10.0)
     assert 10.0 + 5e-16 == 10.0
-    charge(ledger, request(1), 5e-16)
-    with pytest.raises(LocalBudgetExhausted):
-        charge(ledger, request(2), 5e-16)
+    most = 10.0 + 4 * math.ulp(10.0)
+    fit = int((4 * Fraction(math.ulp(10.0)) + Fraction(math.ulp(10.0)) / 2) / Fraction(5e-16))
+    for message in range(1, fit + 1):
+        charge(ledger, request(message), 5e-16)
+    assert ledger.total_epsilon("ward") == most
+    with pytest.raises(LocalBudgetExhausted, match=r"cap 10 .*10\.0+7 is spent, .* 10\.0+9 in all"):
+        charge(ledger, request(fit + 1), 5e-16)
 
 
 @pytest.mark.parametrize(("of_ledger", "of_call"), [(10.0, 5.0), (5.0, 10.0), (None, 5.0)])
 def test_the_lower_of_two_caps_holds(path, of_ledger, of_call):
-    ledger = DeviceLedger(path, total_epsilon_cap=of_ledger)
+    ledger = DeviceLedger.create(path, total_epsilon_cap=of_ledger)
     charge(ledger, request(0), 4.0, cap=of_call)
     with pytest.raises(LocalBudgetExhausted, match="cap 5 "):
         ledger.check(request(1), event(4.0), of_call)
@@ -280,7 +293,7 @@ def test_the_same_message_gets_the_bytes_of_the_first_for_one_charge(ledger):
 
 
 def test_the_same_message_is_answered_when_the_budget_is_spent(path):
-    ledger = DeviceLedger(path, total_epsilon_cap=4.0)
+    ledger = DeviceLedger.create(path, total_epsilon_cap=4.0)
     charge(ledger, request(), 4.0, b"first")
     assert charge(ledger, request(), 4.0, b"second") == b"first"
     assert ledger.total_epsilon("ward") == 4.0
@@ -312,13 +325,271 @@ def test_the_last_reply_of_each_data_set_is_kept(ledger):
     assert ledger.reply(request(1, "a")) == b"a1"
 
 
-def test_the_file_does_not_grow_with_the_replies(ledger, path):
-    sizes = []
+def test_one_reply_is_on_disk_however_many_there_were(ledger, path):
     for message in range(4):
         charge(ledger, request(message), reply=bytes([message]) * 300_000)
-        sizes.append(path.stat().st_size)
-    assert sizes[-1] < 700_000
+        sizes = [each.stat().st_size for each in path.parent.iterdir() if each != path]
+        assert sizes == [300_000]
+    assert path.stat().st_size < 100_000
     assert ledger.reply(request(3)) == b"\3" * 300_000
+
+
+def test_a_reply_is_forgotten_when_its_message_can_no_longer_come(ledger, path, monkeypatch):
+    """With the next report, be it from other data. What has no time to live stays."""
+    charge(ledger, request(0, "a"), reply=b"a" * 5000, time_to_live=100.0)
+    charge(ledger, request(0, "b"), reply=b"b" * 5000)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 90.0)
+    ledger.check(request(1, "c"), event(1.0))
+    assert ledger.reply(request(0, "a")) == b"a" * 5000
+    monkeypatch.setattr(time, "time", lambda: now + 110.0)
+    ledger.check(request(1, "c"), event(1.0))
+    with pytest.raises(LedgerError, match="no longer kept"):
+        ledger.reply(request(0, "a"))
+    with pytest.raises(LedgerError, match="no longer kept"):
+        charge(ledger, request(0, "a"))
+    assert ledger.reply(request(0, "b")) == b"b" * 5000
+    assert len(list(path.parent.iterdir())) == 2
+    assert len(ledger.entries()) == 2
+
+
+def written_by(action):
+    """Return the bytes that this process writes to files meanwhile, as the system counts them."""
+
+    def count():
+        facts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+        return int(facts["wchar"])
+
+    before = count()
+    action()
+    return count() - before
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count")
+def test_a_reply_is_written_once(ledger):
+    """And with some pages of the database: the limit fails if as little as 5% is written twice."""
+    size = 4_000_000
+    for asked in map(request, range(3)):
+        written = written_by(partial(charge, ledger, asked, reply=os.urandom(size)))
+        assert size <= written < 1.05 * size
+
+
+def test_a_reply_that_was_lost_or_cut_is_not_sent(ledger, path):
+    charge(ledger, request(), reply=b"x" * 5000)
+    (kept,) = [each for each in path.parent.iterdir() if each != path]
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    kept.write_bytes(b"x" * 4999)
+    with pytest.raises(LedgerError, match="no longer kept"):
+        ledger.reply(request())
+    kept.unlink()
+    with pytest.raises(LedgerError, match="no longer kept"):
+        charge(ledger, request())
+    assert len(ledger.entries()) == 1
+
+
+def test_what_is_not_charged_leaves_no_file(path):
+    ledger = DeviceLedger.create(path, total_epsilon_cap=4.0)
+    with ledger.room(50_000):
+        (held,) = [each for each in path.parent.iterdir() if each != path]
+        assert held.stat().st_size >= 50_000
+        assert stat.S_IMODE(held.stat().st_mode) == 0o600
+        ledger.check(request(), event(1.0))  # sweeps, and leaves what is held
+        assert held.exists()
+    assert os.listdir(path.parent) == [path.name]
+    with ledger.room(50_000) as room:
+        charge(ledger, request(), 4.0, b"x" * 40_000, room=room)
+    assert ledger.reply(request()) == b"x" * 40_000
+    with ledger.room(50_000) as room, pytest.raises(LocalBudgetExhausted):
+        charge(ledger, request(1), 4.0, b"x" * 40_000, room=room)
+    assert len(os.listdir(path.parent)) == 2
+    assert ledger.reply(request()) == b"x" * 40_000
+
+
+# ------------------------------------------------------------------ lost and made
+def emptied(path):
+    path.write_bytes(b"")
+
+
+def cut_to_a_byte(path):
+    path.write_bytes(path.read_bytes()[:1])
+
+
+def cut_to_its_first_page(path):
+    path.write_bytes(path.read_bytes()[:4096])
+
+
+def without_tables(path):
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("DROP TABLE replies")
+        database.execute("DROP TABLE reports")
+
+
+def another_database(path):
+    path.unlink()
+    sqlite3.connect(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("VACUUM")  # of a header, and nothing else
+
+
+@pytest.mark.parametrize("where", ["ledger", "call", "nowhere"])
+@pytest.mark.parametrize(
+    "lose",
+    [Path.unlink, emptied, cut_to_a_byte, cut_to_its_first_page, without_tables, another_database],
+)
+def test_a_lost_ledger_is_no_fresh_budget(path, lose, where):
+    """Under a cap, whoever names it, nothing is allowed; without one, only what is gone is new."""
+    DeviceLedger.create(path)
+    for message in range(2):
+        charge(DeviceLedger(path), request(message), 4.0)
+    lose(path)
+    before = path.read_bytes() if path.exists() else None
+    ledger = DeviceLedger(path, total_epsilon_cap=100.0 if where == "ledger" else None)
+    cap = 100.0 if where == "call" else None
+    if where == "nowhere" and before is None:
+        ledger.check(request(50), event(4.0))
+        assert charge(ledger, request(50), 4.0) is None
+        return
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=str(path)) as caught:
+            ledger.check(request(50), event(4.0), cap)
+        with pytest.raises(LedgerError, match=str(path)):
+            charge(ledger, request(50), 4.0, cap=cap)
+    if lose in (Path.unlink, emptied, cut_to_a_byte):
+        assert f"flwr-sdp ledger {path} --new" in str(caught.value)
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_a_ledger_that_goes_while_the_app_trains_is_not_made_anew(path):
+    ledger = DeviceLedger.create(path, total_epsilon_cap=10.0)
+    with ledger.room(1000) as room:
+        ledger.check(request(), event(4.0))
+        path.unlink()
+        with pytest.raises(LedgerError, match="is missing"):
+            charge(ledger, request(), 4.0, room=room)
+    assert os.listdir(path.parent) == []
+
+
+def test_a_ledger_is_made_once(path):
+    mask = os.umask(0o022)
+    try:
+        ledger = DeviceLedger.create(path, total_epsilon_cap=10.0)
+    finally:
+        os.umask(mask)
+    assert ledger.total_epsilon_cap == 10.0
+    assert os.listdir(path.parent) == [path.name]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    charge(DeviceLedger(path, total_epsilon_cap=10.0), request(), 4.0)
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match="is there already"):
+        DeviceLedger.create(path)
+    assert path.read_bytes() == before
+    for thing in (Path.mkdir, Path.touch, lambda other: other.symlink_to(path.parent / "nowhere")):
+        other = path.with_name(f"other-{len(os.listdir(path.parent))}")
+        thing(other)
+        with pytest.raises(LedgerError, match="is there already"):
+            DeviceLedger.create(other)
+
+
+def test_processes_that_make_a_ledger_at_once_make_one(path):
+    def make(_):
+        try:
+            return DeviceLedger.create(path)
+        except LedgerError:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(make, range(8)))
+    assert made.count(None) == 7
+    assert os.listdir(path.parent) == [path.name]
+
+
+# ------------------------------------------------------------------ charged by hand
+@pytest.mark.parametrize("how", ["later", "at once"])
+def test_what_is_charged_by_hand_counts_and_can_be_told_apart(path, how):
+    if how == "at once":
+        ledger = DeviceLedger.create(path, total_epsilon_cap=10.0, spent={"ward": 6.5})
+    else:
+        ledger = DeviceLedger.create(path, total_epsilon_cap=10.0)
+        ledger.charge_by_hand("ward", 6.5)
+    charge(ledger, request(), 3.5)
+    by_hand, report = ledger.entries("ward")
+    assert (by_hand.by_hand, report.by_hand) == (True, False)
+    assert by_hand.event.epsilon == 6.5
+    assert ledger.total_epsilon("ward") == 10.0
+    assert ledger.renyi_epsilon("ward", 2.0) == 10.0
+    with pytest.raises(LocalBudgetExhausted):
+        ledger.check(request(1), event(0.1))
+    for _ in range(2):  # whatever the cap: it has happened
+        ledger.charge_by_hand("ward", 0.05)
+    assert ledger.total_epsilon("ward") == pytest.approx(10.1, rel=1e-15)
+    assert ledger.renyi_epsilon("ward", 2.0) == pytest.approx(10.0 + 2 * 4 * 0.05**2, rel=1e-14)
+    assert ledger.reply(request()) == b"reply"
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, "5", True])
+def test_other_charges_by_hand_are_refused(path, epsilon):
+    with pytest.raises(ValueError, match=rf"epsilon must be .*> 0; got {epsilon!r}"):
+        DeviceLedger.create(path, spent={"ward": epsilon})
+    assert os.listdir(path.parent) == []
+    ledger = DeviceLedger.create(path)
+    with pytest.raises(ValueError, match=rf"epsilon must be .*> 0; got {epsilon!r}"):
+        ledger.charge_by_hand("ward", epsilon)
+    assert ledger.entries() == []
+
+
+def test_nothing_is_charged_by_hand_where_there_is_no_ledger(ledger, path):
+    with pytest.raises(LedgerError, match="is missing"):
+        ledger.charge_by_hand("ward", 1.0)
+    assert os.listdir(path.parent) == []
+
+
+# ------------------------------------------------------------------ ledgers of before
+FIRST_SCHEMA = """
+CREATE TABLE reports (
+    id INTEGER PRIMARY KEY,
+    time TEXT NOT NULL,
+    data_set TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    epsilon_direction REAL NOT NULL,
+    epsilon_magnitude REAL NOT NULL,
+    max_norm REAL NOT NULL,
+    dim INTEGER NOT NULL,
+    UNIQUE (data_set, run_id, message_id)
+);
+CREATE TABLE replies (report INTEGER PRIMARY KEY REFERENCES reports (id), reply BLOB NOT NULL);
+PRAGMA application_id = 1935962161;
+PRAGMA user_version = 1;
+INSERT INTO reports VALUES (1, '2027-01-01T00:00:00+00:00', 'a', '1', 'message-0', 2, 2, 2, 7);
+INSERT INTO reports VALUES (2, '2027-01-01T00:00:01+00:00', 'a', '1', 'message-1', 2, 2, 2, 7);
+INSERT INTO reports VALUES (3, '2027-01-01T00:00:02+00:00', 'b', '1', 'message-0', 2, 2, 2, 7);
+INSERT INTO replies VALUES (2, x'6131');
+INSERT INTO replies VALUES (3, x'6230');
+"""
+
+
+def test_a_ledger_of_the_first_schema_is_read_as_it_is_and_goes_on(path):
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript(FIRST_SCHEMA)
+    before = path.read_bytes()
+    ledger = DeviceLedger(path, total_epsilon_cap=12.0)
+    for written in (False, True):
+        assert len(ledger.entries()) == 3
+        assert [ledger.total_epsilon(name) for name in ("a", "b")] == [8.0, 4.0]
+        assert ledger.reply(request(1, "a")) == b"a1"
+        assert ledger.reply(request(0, "b")) == b"b0"
+        with pytest.raises(LedgerError, match="no longer kept"):
+            ledger.reply(request(0, "a"))
+        if not written:
+            assert path.read_bytes() == before
+            ledger.check(request(2, "a"), event(4.0))
+    charge(ledger, request(2, "a"), 4.0, b"a2")
+    with pytest.raises(LocalBudgetExhausted):
+        charge(ledger, request(3, "a"), 4.0)
+    assert ledger.reply(request(2, "a")) == b"a2"
+    assert ledger.reply(request(0, "b")) == b"b0"
+    with pytest.raises(LedgerError, match="no longer kept"):
+        ledger.reply(request(1, "a"))
 
 
 # ------------------------------------------------------------------ the file
@@ -328,8 +599,9 @@ def test_the_file_is_its_owners(ledger, path):
         charge(ledger, request())
     finally:
         os.umask(mask)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert os.listdir(path.parent) == [path.name]
+    kept = list(path.parent.iterdir())
+    assert len(kept) == 2  # the reply too
+    assert {stat.S_IMODE(each.stat().st_mode) for each in kept} == {0o600}
 
 
 def test_a_missing_folder_is_refused_at_once(tmp_path):
@@ -357,7 +629,7 @@ def text(path):
 def newer_schema(path):
     charge(DeviceLedger(path), request())
     with contextlib.closing(sqlite3.connect(path)) as database, database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute("PRAGMA user_version = 3")
 
 
 METHODS = {
@@ -378,7 +650,7 @@ METHODS = {
         (other_database, "is not a ledger, but another database"),
         (other_application, "is not a ledger, but another database"),
         (text, "file is not a database"),
-        (newer_schema, "has schema 2; this release reads 1: install the release that wrote it"),
+        (newer_schema, "has schema 3; this release reads 2: install the release that wrote it"),
         (Path.mkdir, "unable to open database file"),
     ],
     ids=["database", "application", "text", "newer", "folder"],
@@ -388,10 +660,11 @@ def test_what_is_not_a_ledger_is_named_and_unharmed(path, make, match, method):
     if path.is_file():
         path.chmod(0o640)
     before = path.read_bytes() if path.is_file() else None
+    files = os.listdir(path.parent)
     with pytest.raises(LedgerError, match=match) as caught:
         METHODS[method](DeviceLedger(path))
     assert str(path) in str(caught.value)
-    assert os.listdir(path.parent) == [path.name]
+    assert os.listdir(path.parent) == files
     if before is not None:
         assert path.read_bytes() == before
         assert stat.S_IMODE(path.stat().st_mode) == 0o640
@@ -409,8 +682,9 @@ def test_a_database_of_another_application_without_tables_is_refused(path):
 def test_a_ledger_that_was_cut_short_is_refused(ledger, path):
     charge(ledger, request(), reply=b"x" * 50_000)
     path.write_bytes(path.read_bytes()[:9000])
-    with pytest.raises(LedgerError, match=str(path)):
-        charge(ledger, request(1))
+    for method in METHODS.values():
+        with pytest.raises(LedgerError, match=str(path)):
+            method(ledger)
 
 
 def test_a_ledger_is_never_in_memory(tmp_path, monkeypatch):
@@ -424,26 +698,49 @@ def test_a_ledger_is_never_in_memory(tmp_path, monkeypatch):
 
 
 # ------------------------------------------------------------------ a disk that fails
-def full_disk(database):
-    (pages,) = database.execute("PRAGMA page_count").fetchone()
-    database.execute(f"PRAGMA max_page_count = {pages + 4}")
+def before_training(ledger, asked):
+    ledger.check(asked, event(1.0))
+    with ledger.room(500_000):
+        pass
 
 
-def read_only(database):
-    database.execute("PRAGMA query_only = ON")
+def full_disk(patched):
+    def no_room(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    patched.setattr(os, "posix_fallocate", no_room, raising=False)
+
+
+def full_without_fallocate(patched):
+    patched.delattr(os, "posix_fallocate", raising=False)
+    patched.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=400_000))
+
+
+def read_only(patched):
+    connections(patched, prepare=lambda database: database.execute("PRAGMA query_only = ON"))
 
 
 @pytest.mark.parametrize(
-    ("fault", "match"), [(full_disk, "database or disk is full"), (read_only, "readonly database")]
+    ("fault", "match"),
+    [
+        (full_disk, "No space left on device"),
+        (full_without_fallocate, "no room for"),
+        (read_only, "readonly database"),
+    ],
 )
 def test_a_disk_that_fails_charges_nothing(ledger, path, fault, match, monkeypatch):
+    """What is asked before the training finds it, and so does the charge."""
     charge(ledger, request(0), reply=b"zero")
-    before = charged(ledger)
+    before, files = charged(ledger), sorted(os.listdir(path.parent))
     with monkeypatch.context() as patched:
-        connections(patched, prepare=fault)
+        fault(patched)
+        with pytest.raises(LedgerError, match=match) as caught:
+            before_training(ledger, request(1))
+        assert str(path) in str(caught.value)
         with pytest.raises(LedgerError, match=match) as caught:
             charge(ledger, request(1), reply=b"x" * 500_000)
         assert str(path) in str(caught.value)
+    assert sorted(os.listdir(path.parent)) == files
     assert charged(ledger) == before
     assert ledger.reply(request(0)) == b"zero"
     assert ledger.reply(request(1)) is None
@@ -549,13 +846,13 @@ def test_a_charge_is_committed_when_it_returns(ledger, path):
     with contextlib.closing(sqlite3.connect(path, timeout=0.0)) as other, other:
         assert other.execute("SELECT count(*) FROM reports").fetchone() == (1,)
         other.execute("BEGIN EXCLUSIVE")
-    assert os.listdir(path.parent) == [path.name]
+    assert len(os.listdir(path.parent)) == 2
 
 
 # ------------------------------------------------------------------ threads
 def test_threads_may_share_a_ledger(path):
     """12 charges in four threads under a cap for 9."""
-    ledger = DeviceLedger(path, total_epsilon_cap=9.5)
+    ledger = DeviceLedger.create(path, total_epsilon_cap=9.5)
 
     def one(message):
         try:
@@ -607,6 +904,7 @@ class AnySequence(RuleBasedStateMachine):
     @initialize(cap=st.sampled_from([None, 0.3, 1.0, 2.5]))
     def start(self, cap):
         self.cap = cap
+        DeviceLedger.create(self.path)  # as there are caps
 
     def expected(self, asked, cost, cap):
         """Return what is to be raised or returned: kept reply, no longer kept, exhausted, None."""
@@ -615,7 +913,8 @@ class AnySequence(RuleBasedStateMachine):
             last, reply = self.last[asked.data_set]
             return reply if last == asked else LedgerError
         total = float(exact([*before.values(), cost]))
-        fits = all(total <= each for each in (cap, self.cap) if each is not None)
+        caps = (each + 4 * math.ulp(each) for each in (cap, self.cap) if each is not None)
+        fits = all(total <= each for each in caps)
         return None if fits else LocalBudgetExhausted
 
     @rule(
@@ -648,7 +947,8 @@ class AnySequence(RuleBasedStateMachine):
             assert {e.request: e.event for e in ledger.entries(name)} == events
             assert len(ledger.entries(name)) == len(events)
             assert ledger.total_epsilon(name) == float(exact(events.values()))
-            assert self.cap is None or ledger.total_epsilon(name) <= self.cap
+            most = math.inf if self.cap is None else self.cap + 4 * math.ulp(self.cap)
+            assert ledger.total_epsilon(name) <= most
             assert ledger.reply(self.last[name][0]) == self.last[name][1]
 
 

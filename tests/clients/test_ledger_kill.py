@@ -41,6 +41,7 @@ from flwr_sdp import SeparatedBudget
 from flwr_sdp.clients import (
     DeviceLedger, LedgerError, LocalBudgetExhausted, Request, SeparatedDPMod
 )
+from flwr_sdp.clients.held_file import HeldFile
 from flwr_sdp.clients.stored_reply import decode
 from flwr_sdp.clients.testing import context, message
 from flwr_sdp.separated import SeparatedEvent
@@ -66,35 +67,25 @@ def digest(content):
 
 
 class Spied(sqlite3.Connection):
-    """Kills the process before a statement, or when half of the reply is written."""
+    """Once the app was asked, kills the process before a statement."""
 
-    kill, autocommit = None, False
+    kill, armed, autocommit = None, False, False
 
     def execute(self, statement, *values):
         if self.autocommit and statement.split()[0] in ("BEGIN", "COMMIT", "ROLLBACK"):
             return super().execute("SELECT 1")
-        if self.kill and statement.startswith(self.kill):
+        if self.kill and self.armed and statement.startswith(self.kill):
             die()
         return super().execute(statement, *values)
 
-    def blobopen(self, *place, **options):
-        blob = super().blobopen(*place, **options)
-        return Half(blob) if self.kill == "write" else blob
+
+def write_half(file, parts):
+    """And end."""
+    write(file, [b"".join(parts)[: sum(map(len, parts)) // 2]])
+    die()
 
 
-class Half:
-    def __init__(self, blob):
-        self.blob = blob
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.blob.close()
-
-    def write(self, part):
-        self.blob.write(part[: len(part) // 2])
-        die()
+write = HeldFile.write
 
 
 def spy(kill, autocommit):
@@ -115,27 +106,37 @@ def kill_after_charge(late):
     DeviceLedger.charge = charge_and_die
 
 
-def device(path, messages, *, cap=None, dim=8, kill=None, mutant=None, pause=False):
+def device(path, messages, *, cap=None, dim=8, kill=None, mutant=None, pause=False, limit=None):
     """Answer messages with an app behind the mod."""
+    calls = []
+
+    def train(asked, _):
+        calls.append(1)
+        if kill == "train":
+            die()
+        Spied.armed = True
+        return reply_with(asked, shifted(asked.content["arrays"], 0.1))
+
+    if limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     if kill == "after charge":
         kill_after_charge(late=mutant == "late")
     elif kill == "chmod":
         Path.chmod = os.chmod = os.fchmod = lambda *_, **__: die()
-    elif kill:
+    elif kill == "write":
+        HeldFile.write = write_half
+    elif kill not in (None, "train"):
         spy(kill, autocommit=mutant == "autocommit")
     caps = {"sdp-ledger": path} | ({} if cap is None else {"sdp-total-epsilon-cap": cap})
     budget = SeparatedBudget(epsilon_direction=3.0, epsilon_magnitude=1.0)
-    app = client_app(
-        SeparatedDPMod(budget, 2.0),
-        lambda asked, _: reply_with(asked, shifted(asked.content["arrays"], 0.1)),
-    )
+    app = client_app(SeparatedDPMod(budget, 2.0), train)
     model = record({"w": np.zeros(dim)})
     say(pid=os.getpid())
     for number in range(*messages):
         asked = message({"arrays": model}, message_id=f"message-{number}")
         reply = app(asked, context(node_config=caps))
         if reply.has_error():
-            say(refused=number, reason=reply.error.reason)
+            say(refused=number, reason=reply.error.reason, trained=len(calls))
             if pause:
                 signal.pause()
             break
@@ -179,7 +180,7 @@ def several(path, processes, count, **options):
 
 def forked(path):
     """Use one ledger before, in and after a fork."""
-    ledger = DeviceLedger(path, total_epsilon_cap=3.5)
+    ledger = DeviceLedger.create(path, total_epsilon_cap=3.5)
     charges(path, 0, 1, ledger=ledger)
     if os.fork() == 0:
         charges(path, 1, 1, ledger=ledger)
@@ -304,32 +305,53 @@ def test_a_device_that_is_killed_after_the_charge_sends_the_same_reply_later(hos
 def check_killed_in_the_charge(host, path, kill, mutant=None):
     """Nothing is charged, the file is whole, and the message is answered as if for the first time.
 
-    Message 0 has been answered before, and its reply is kept throughout. A reply of 4.8 MB does not
-    fit in SQLite's cache: part of it is in the file when the process ends, and must go again.
+    Message 0 has been answered before, and its reply is kept throughout. What was reserved for the
+    other, or written of it, is in a file when the process ends, and must go again.
     """
-    dim = 600_000
+    dim = 60_000
     first, _ = host.run("device", path, messages=[0, 1], dim=dim)
     assert list(replies(first)) == [0]
-    before = path.read_bytes()
+    assert len(os.listdir(path.parent)) == 2
     said, ended = host.run("device", path, messages=[1, 2], dim=dim, kill=kill, mutant=mutant)
     assert ended == signal.SIGKILL
     assert replies(said) == {}
     if kill == "COMMIT":
         assert path.with_name(f"{path.name}-journal").stat().st_size > 0
-        assert path.read_bytes() != before
+    sizes = sorted(each.stat().st_size for each in path.parent.glob("*-reply-*"))
+    assert len(sizes) == 2
+    assert sizes[1] > 8 * dim or kill == "write"
     assert charged(path) == [asked(0)]
     assert integrity(path) == "ok"
     said, _ = host.run("device", path, messages=[0, 2], dim=dim)
     assert list(replies(said)) == [0, 1]
     assert replies(said)[0] == replies(first)[0]
     assert charged(path) == [asked(0), asked(1)]
+    assert len(os.listdir(path.parent)) == 2
 
 
 @pytest.mark.parametrize(
-    "kill", ["INSERT INTO reports", "DELETE FROM replies", "INSERT INTO replies", "write", "COMMIT"]
+    "kill",
+    "train, write, INSERT INTO reports, DELETE FROM replies, INSERT INTO replies, COMMIT".split(
+        ", "
+    ),
 )
 def test_a_device_that_is_killed_in_the_charge_has_charged_nothing(host, path, kill):
     check_killed_in_the_charge(host, path, kill)
+
+
+def test_a_device_that_is_killed_before_it_tidies_up_has_charged(host, path):
+    """Both replies are in files then: the next message finds the old one without a name."""
+    host.run("device", path, messages=[0, 1])
+    said, ended = host.run(
+        "device", path, messages=[1, 2], kill="DELETE FROM replies WHERE expires"
+    )
+    assert (ended, replies(said)) == (signal.SIGKILL, {})
+    assert charged(path) == [asked(0), asked(1)]
+    assert len(os.listdir(path.parent)) == 3
+    said, _ = host.run("device", path, messages=[1, 3])
+    assert list(replies(said)) == [1, 2]
+    assert charged(path) == [asked(0), asked(1), asked(2)]
+    assert len(os.listdir(path.parent)) == 2
 
 
 def test_a_charge_and_its_reply_are_one_transaction(host, path):
@@ -355,17 +377,18 @@ def test_a_device_that_is_killed_while_it_makes_its_ledger_makes_it_again(host, 
 def test_a_device_that_is_killed_at_any_moment_has_charged_what_has_left_it(host, path):
     """Eight times, from the making of the file on: at most the one reply that was on its way.
 
-    Each comes up to 12 ms after up to three replies; a message takes about 8 ms. After each restart
+    Each comes up to 30 ms after up to three replies; a message takes 15 ms or more. After a restart
     the first message that got no reply is sent again.
     """
     moments, most = random.Random(5), 40  # noqa: S311
     cap = float(EVENT.epsilon * most)
+    DeviceLedger.create(path, total_epsilon_cap=cap)
     seen = {}
     for _ in range(8):
         host.start("device", path=str(path), messages=[len(seen), 1000], cap=cap, pause=True)
         pid = host.line()["pid"]
         said = [host.line() for _ in range(moments.randrange(4))]
-        until = time.monotonic() + moments.uniform(0.0, 0.012)
+        until = time.monotonic() + moments.uniform(0.0, 0.03)
         while (line := host.line(until)) is not None:
             said.append(line)
         os.kill(pid, signal.SIGKILL)
@@ -398,7 +421,9 @@ def test_a_device_that_is_killed_at_any_moment_has_charged_what_has_left_it(host
 # ------------------------------------------------------------------ several at once
 @pytest.mark.parametrize(("cap", "fit"), [(None, 40), (25.5, 25)])
 def test_processes_that_charge_at_once_count_each_other(host, path, cap, fit):
-    """4 processes of 10 reports each, on a file that none of them has made yet."""
+    """4 processes of 10 reports each; without a cap on a file that none of them has made yet."""
+    if cap is not None:
+        DeviceLedger.create(path)
     said, _ = host.run("several", path, processes=4, count=10, cap=cap)
     assert len(said) == 40
     assert Counter(str(line["done"]) for line in said) == Counter(
@@ -424,9 +449,23 @@ def test_a_disk_that_is_full_charges_nothing(host, path):
     host.run("charges", path, first=0, count=1)
     (line,), _ = host.run("charges", path, first=1, count=1, size=1_000_000, limit=8192)
     assert f"the ledger {path} failed: " in line["done"]
-    assert os.listdir(path.parent) == [path.name]
+    assert len(os.listdir(path.parent)) == 2
     assert len(charged(path)) == 1
     assert integrity(path) == "ok"
     (line,), _ = host.run("charges", path, first=1, count=1, size=1_000_000)
     assert line["done"] is True
     assert len(charged(path)) == 2
+
+
+def test_a_disk_that_is_full_is_found_before_the_app_is_asked(host, path):
+    """The system refuses files of more than 100 KB; a reply has 480 KB."""
+    host.run("device", path, messages=[0, 1], dim=60_000)
+    said, _ = host.run("device", path, messages=[1, 2], dim=60_000, limit=100_000)
+    (refused,) = [line for line in said if "refused" in line]
+    assert refused["trained"] == 0
+    assert refused["reason"].endswith("the ledger of this device cannot be used, see its log")
+    assert str(path) not in refused["reason"]
+    assert charged(path) == [asked(0)]
+    assert len(os.listdir(path.parent)) == 2
+    said, _ = host.run("device", path, messages=[1, 2], dim=60_000)
+    assert list(replies(said)) == [1]

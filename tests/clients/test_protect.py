@@ -406,6 +406,7 @@ def test_caps_hold():
 @pytest.mark.parametrize("where", ["node config", "mod"])
 def test_ledger_charges_and_remembers(tmp_path, where):
     path = tmp_path / "ledger"
+    DeviceLedger.create(path)
     node_config = {"sdp-ledger": str(path), "sdp-total-epsilon-cap": 40.0}
     ledger = None
     if where == "mod":

@@ -70,6 +70,7 @@ def fleet(tmp_path_factory, example):
             folder = fleet.folder / name
             rows = np.column_stack(data.draw(ROWS[name], seed + 1))
             np.savetxt(folder / "data.csv", rows, delimiter=",")
+            DeviceLedger.create(folder / "ledger.db")
             fleet.start_node(
                 name,
                 node_config(
@@ -249,6 +250,7 @@ def test_a_killed_node_comes_back_with_what_it_has_spent(fleet, example, tmp_pat
     fleet.register("returning")
     folder = fleet.folder / "returning"
     np.savetxt(folder / "data.csv", np.column_stack(data.draw(50, 9)), delimiter=",")
+    DeviceLedger.create(folder / "ledger.db")
     config = node_config(folder, **{"sdp-total-epsilon-cap": 15.0})
     fleet.start_node("returning", config)
     fleet.wait_online("returning")

@@ -1,5 +1,6 @@
 """Bad parameters and bad arrays are refused, by name and value, before anything is drawn."""
 
+import math
 import re
 from decimal import Decimal
 from fractions import Fraction
@@ -348,3 +349,48 @@ def test_a_refused_array_draws_nothing():
     with pytest.raises(ValueError, match="norm 1"):
         PrivUnit.from_epsilon(10, 1.0).privatize(np.stack([UNIT, UNIT * 2]), rng)
     np.testing.assert_array_equal(rng.bits(4), seeded_generator(74).bits(4))
+
+
+# ------------------------------------------------------------------ numbers that are equal on paper
+@pytest.mark.parametrize("terms", [["0.1", "0.2"], ["0.1"] * 3, ["4.2"] * 10, ["0.7", "0.1"]])
+@pytest.mark.parametrize("scale", ["1", "1e-9", "1e9", "0.37"])
+def test_sums_of_decimals_keep_to_their_sum(terms, scale):
+    """However they are added up, and no sum by more than four units in the last place."""
+    numbers = [float(Decimal(term) * Decimal(scale)) for term in terms]
+    limit = float(sum(map(Decimal, terms)) * Decimal(scale))
+    assert _validate.within(math.fsum(numbers), limit)
+    assert not _validate.within(limit + 5 * math.ulp(limit), limit)
+
+
+def test_random_decimals_keep_to_their_sum_and_to_their_product():
+    """Some of them would not without the allowance, by either rule."""
+    rng = np.random.default_rng(0)
+    above = 0
+    for _ in range(2000):
+        cents = rng.integers(1, 1000, size=rng.integers(2, 40))
+        total = math.fsum(float(Decimal(int(c)) / 100) for c in cents)
+        limit = float(Decimal(int(cents.sum())) / 100)
+        product = float(Decimal(int(cents[0])) / 100) * float(Decimal(int(cents[1])) / 1000)
+        exact = float(Decimal(int(cents[0] * cents[1])) / 100_000)
+        assert _validate.within(total, limit)
+        assert _validate.within(product, exact)
+        above += (total > limit) + (product > exact)
+    assert above > 200
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "is_within"),
+    [(NAN, 1.0, False), (1.0, NAN, False), (1.0, INF, True), (INF, 1.0, False), (0.0, 0.0, True)],
+)
+def test_what_is_not_finite_keeps_to_nothing(value, limit, is_within):
+    assert _validate.within(value, limit) == is_within
+
+
+def test_numbers_that_differ_never_look_equal():
+    assert _validate.apart(0.3, 10.0) == ["0.3", "10"]
+    assert _validate.apart(0.3, 0.3000001, 0.3) == ["0.3", "0.3000001", "0.3"]
+    assert _validate.apart(0.3, 0.1 + 0.2) == ["0.29999999999999999", "0.30000000000000004"]
+    assert _validate.apart(1.0, 1.0) == ["1", "1"]
+    assert _validate.apart(1.2344, 1.2341, digits=3) == ["1.2344", "1.2341"]
+    with pytest.raises(ValueError, match=r"x must be .* <= 0\.1234567; got 0\.123457"):
+        _validate.number("x", 0.123457, maximum=0.1234567)

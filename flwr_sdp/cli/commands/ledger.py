@@ -1,4 +1,4 @@
-"""Show what a device has spent."""
+"""Show what a device has spent; make its ledger, and charge by hand."""
 
 from __future__ import annotations
 
@@ -16,6 +16,29 @@ from flwr_sdp.clients import DeviceLedger, LedgerEntry, LedgerError
 from flwr_sdp.clients.ledger import basic_composition, renyi_composition
 
 
+def change(path: Path, *, new: bool, charge: float | None, data_set: str | None) -> None:
+    """Make a ledger, charge one by hand, or both at once.
+
+    Raises
+    ------
+    CommandError
+        If it cannot be done; nothing has changed then.
+    """
+    if charge is not None and data_set is None:
+        raise CommandError("--charge needs --data-set: whose budget was spent")
+    if charge is None and data_set is not None:
+        raise CommandError("--data-set needs --charge where --new is given: nothing is spent yet")
+    spent = {} if charge is None or data_set is None else {data_set: charge}
+    try:
+        if new:
+            DeviceLedger.create(path, spent=spent)
+        else:
+            for name, epsilon in spent.items():
+                DeviceLedger(path).charge_by_hand(name, epsilon)
+    except (LedgerError, ValueError) as error:
+        raise CommandError(str(error)) from error
+
+
 def show(path: Path, *, data_set: str | None, order: float, as_json: bool) -> None:
     """Print the reports of a ledger and their totals, as a table or as JSON.
 
@@ -25,7 +48,9 @@ def show(path: Path, *, data_set: str | None, order: float, as_json: bool) -> No
         If there is no ledger at `path`, or nothing is known of `data_set`.
     """
     if not path.is_file():
-        raise CommandError(f"{path} is not there: give the file that sdp-ledger names")
+        raise CommandError(
+            f"{path} is not there: give the file that sdp-ledger names, or make it with --new"
+        )
     try:
         facts = _facts(DeviceLedger(path), data_set, order)
     except (LedgerError, ValueError) as error:
@@ -73,6 +98,9 @@ def _facts(ledger: DeviceLedger, data_set: str | None, order: float) -> dict[str
 
 def _print_tables(facts: dict[str, Any]) -> None:
     console = Console()
+    if not facts["reports"]:
+        console.print("No reports have been charged.")
+        return
     reports = table("Reports", "time (UTC)", "data set", "message")
     for column in ("epsilon", "direction", "magnitude"):
         reports.add_column(column, justify="right", no_wrap=True)
@@ -80,7 +108,7 @@ def _print_tables(facts: dict[str, Any]) -> None:
         reports.add_row(
             report["time"].removesuffix("+00:00").replace("T", " "),
             Text(report["data_set"]),
-            Text(_short(report["message_id"])),
+            Text("by hand" if report["dim"] == 0 else _short(report["message_id"])),
             round_up(report["epsilon"], 6),
             round_up(report["epsilon_direction"], 6),
             round_up(report["epsilon_magnitude"], 6),

@@ -187,14 +187,67 @@ def test_json_has_the_ledgers_own_numbers(run, path, data_set):
 
 
 def test_asking_changes_nothing(run, path):
-    before = path.read_bytes()
+    before = {each: each.read_bytes() for each in path.parent.iterdir()}
     for options in ([], ["--json"], ["--data-set", "ward"]):
         assert run(path, *options)[0] == 0
+    assert {each: each.read_bytes() for each in path.parent.iterdir()} == before
+
+
+# ------------------------------------------------------------------ made, and charged by hand
+def test_a_ledger_is_made_once(run, tmp_path):
+    path = tmp_path / "ledger.db"
+    for options in (["--new"], []):
+        assert run(path, *options) == (0, "No reports have been charged.\n", "")
+    status, output, _ = run(path, "--json")
+    assert (status, json.loads(output)) == (0, {"reports": [], "totals": []})
+    charge(path, 0, 3.0, 1.0)
+    before = path.read_bytes()
+    for options in (["--new"], ["--new", "--charge", "5", "--data-set", "ward"]):
+        status, output, errors = run(path, *options)
+        assert (status, output) == (2, "")
+        assert errors.count("\n") == 1
+        assert f"{path} is there already" in errors
     assert path.read_bytes() == before
-    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_is_charged_by_hand_is_shown_as_that(run, tmp_path, at_once):
+    path, spent = tmp_path / "ledger.db", ["--charge", "100", "--data-set", "ward"]
+    if not at_once:
+        run(path, "--new")
+    status, output, errors = run(path, *["--new"][:at_once], *spent)
+    assert (status, errors) == (0, "")
+    assert tables(output)[0][0][1:] == ["ward", "by hand", "100", "100", "0"]
+    charge(path, 1, 15.0, 5.0)
+    assert tables(run(path)[1])[1] == [["ward", "2", "120", "120 at order 2"]]
+    assert [entry.by_hand for entry in DeviceLedger(path).entries()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--charge", "5"], "--charge needs --data-set"),
+        (["--new", "--charge", "5"], "--charge needs --data-set"),
+        (["--new", "--data-set", "ward"], "--data-set needs --charge"),
+        (["--charge", "5", "--data-set", "ward"], "is missing"),
+        (["--new", "--charge", "0", "--data-set", "ward"], "epsilon must be a finite number > 0"),
+        (["--new", "--charge", "nan", "--data-set", "ward"], "epsilon must be a finite number > 0"),
+    ],
+)
+def test_what_cannot_be_charged_makes_no_file(run, tmp_path, options, message):
+    status, output, errors = run(tmp_path / "ledger.db", *options)
+    assert (status, output) == (2, "")
+    assert errors.count("\n") == 1
+    assert message in errors
+    assert list(tmp_path.iterdir()) == []
 
 
 # ------------------------------------------------------------------ mistakes
+def empty(folder):
+    (folder / "empty.db").touch()
+    return folder / "empty.db"
+
+
 def text(folder):
     (folder / "notes").write_text("a text that is longer than the header of a database: " * 5)
     return folder / "notes"
@@ -214,10 +267,11 @@ def database(folder):
         (lambda folder: folder / "missing.db", "is not there: give the file that sdp-ledger names"),
         (lambda folder: folder / "no" / "missing.db", "is not there"),
         (lambda folder: folder, "is not there"),
+        (empty, "is empty: restore it from a backup"),
         (text, "file is not a database"),
         (database, "is not a ledger, but another database"),
     ],
-    ids=["missing", "missing folder", "folder", "text", "database"],
+    ids=["missing", "missing folder", "folder", "empty", "text", "database"],
 )
 @pytest.mark.parametrize("options", [[], ["--json"], ["--data-set", "ward"]], ids=" ".join)
 def test_what_is_no_ledger_is_one_line_with_exit_status_2(run, tmp_path, make, message, options):

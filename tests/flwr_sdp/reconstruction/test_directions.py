@@ -14,6 +14,7 @@ from flwr_sdp.reconstruction import (
     max_epsilon_for,
     tolerance_for,
 )
+from flwr_sdp.reconstruction.posterior import largest_epsilon
 from tests.statistics_helpers import PROPERTY, assert_detects, assert_frequency, dims, load_oracle
 
 CASES = load_oracle("reconstruction")["breach"]
@@ -200,6 +201,11 @@ def test_smallest_tolerance_is_the_inverse_of_the_bound(k, epsilon, log_probabil
 def test_inverses_say_what_cannot_be():
     with pytest.raises(ValueError, match=r"probability must be >= 0\.5"):
         max_epsilon_for(probability=0.1, dim_target=2, tolerance=0.0, rule="tight")
+    for probability, least in ((math.nextafter(0.5, 0.0) - 1e-15, "0.5"), (1.0, "1.65")):
+        with pytest.raises(ValueError, match=rf"must be >= {least}, .*; got (0.49999|1: )"):
+            largest_epsilon(probability, math.log(float(least)), "")
+    assert largest_epsilon(0.1 + 0.2, math.log(0.3), "") >= 0.0
+    assert largest_epsilon(0.3, math.log(0.1 + 0.2), "") == 0.0
     with pytest.raises(ValueError, match="probability must be larger"):
         tolerance_for(probability=0.1, epsilon=100.0, dim_target=2, rule="tight")
     assert tolerance_for(probability=1.0, epsilon=0.0, dim_target=100) == 0.0
