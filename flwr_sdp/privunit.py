@@ -242,7 +242,9 @@ class PrivUnit:
 
     def draw_on_device(self, rows: Array, norms: Array, lengths: Floats, generator: Any) -> Array:
         """Do what :meth:`draw` does for tensors on an accelerator, with its own generator."""
-        known = norms > 0 if isinstance(norms, np.ndarray) else np.ones(len(rows), dtype=np.bool_)
+        known = np.ones(len(rows), dtype=np.bool_)
+        if isinstance(norms, np.ndarray):
+            known &= norms > 0
         dots = self._dots_or_any(known, as_generator(generator))
         return draw_on_device(rows, norms, dots, lengths, generator)
 

@@ -223,6 +223,7 @@ def test_other_spellings_of_our_keys_are_refused(key, meant):
 def test_the_log_says_once_a_run_what_is_in_force(path, caplog):
     caplog.set_level(logging.INFO, "flwr_sdp.device")
     config = {"sdp-epsilon-cap": 12.5, "sdp-total-epsilon-cap": 1000, "sdp-ledger": str(path)}
+    DeviceLedger.create(path)
     device = Device(config)
     where = context(asks(), config)
     for number, run_id in enumerate([1, 1, 2, 2]):
@@ -303,7 +304,7 @@ def test_a_server_that_asks_for_more_is_refused_and_the_app_is_not_asked(path):
     device = Device({"sdp-epsilon-cap": 10.0, "sdp-ledger": str(path)})
     assert_refused(device(asks(1000.0)), "sdp-epsilon-cap of this device is 10", "asked at 1000")
     assert device.calls == 0
-    assert not path.exists() or DeviceLedger(path).entries() == []
+    assert DeviceLedger(path).entries() == []
 
 
 @pytest.mark.parametrize("epsilon", [5.0, 10.0])
@@ -388,13 +389,14 @@ def test_a_total_cap_needs_the_nodes_own_ledger(tmp_path, brings, cap):
 )
 def test_no_epsilon_is_capped_with_noise_that_the_app_chose(path, cap, rng, is_allowed):
     """Noise that can be computed anew is none: its epsilon would be a lie."""
+    DeviceLedger.create(path)
     device = Device({cap: 1e3, "sdp-ledger": str(path)}, rng=rng)
     if is_allowed:
         assert device().has_content()
         return
     assert_refused(device(), "the app's rng is not the secure generator")
     assert device.calls == 0
-    assert not path.exists() or DeviceLedger(path).entries() == []
+    assert DeviceLedger(path).entries() == []
 
 
 @pytest.mark.parametrize("message_type", ["train", "evaluate"])
@@ -545,7 +547,7 @@ def test_an_older_message_is_not_answered_again(path, caplog):
     device = Device({"sdp-ledger": str(path)})
     for number in range(2):
         assert device(number=number).has_content()
-    assert_withheld(device(number=0))
+    assert_refused(device(number=0), "answered before, and its reply is no longer kept")
     assert "message-0 was answered before" in caplog.text
     assert device.calls == 2
     assert len(DeviceLedger(path).entries()) == 2
@@ -661,7 +663,7 @@ def test_a_reply_is_forgotten_when_its_message_can_no_longer_come(path, monkeypa
     assert content(device()) == content(first)
     monkeypatch.setattr("flwr_sdp.clients.ledger.time.time", lambda: now + life + 60.0)
     assert Device(device.node_config | {"sdp-data-set": "other"})(number=2).has_content()
-    assert_withheld(device())
+    assert_refused(device(), "answered before, and its reply is no longer kept")
     assert len(DeviceLedger(path).entries()) == 3
     assert device.calls == 1
 

@@ -16,7 +16,7 @@ from flwr_sdp.clients.testing import context, message
 from tests.messages import client_app, record, reply_with, shifted
 
 BUDGET = SeparatedBudget(epsilon_direction=3.0, epsilon_magnitude=1.0)
-NOT_KEPT = "this message was answered before, and without a ledger"
+NOT_KEPT = "this message was answered before, and its reply is no longer kept"
 
 
 def asked(number=0, message_type="train"):
