@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,6 +42,9 @@ class LedgerError(RuntimeError):
 
 class LocalBudgetExhausted(ValueError):
     """One more report would exceed the cap on what the device spends in all."""
+
+    reply = "the total epsilon cap of this device is reached"
+    """What the server is told: what is spent, and on what, may be another server's affair."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +87,9 @@ class LedgerEntry:
     event: SeparatedEvent
     max_norm: float
     dim: int
+
+
+Admit = Callable[[Sequence[LedgerEntry]], None]
 
 
 def basic_composition(entries: Iterable[LedgerEntry]) -> float:
@@ -162,10 +168,16 @@ class DeviceLedger:
         with self._open() as database:
             return self._stored(database, request)
 
-    def check(self, request: Request, event: SeparatedEvent, cap: float | None = None) -> None:
-        """Raise :class:`LocalBudgetExhausted` if `event` does not fit under the cap any more."""
+    def check(
+        self,
+        request: Request,
+        event: SeparatedEvent,
+        cap: float | None = None,
+        admit: Admit | None = None,
+    ) -> None:
+        """Raise :class:`LocalBudgetExhausted` if `event` does not fit under the caps any more."""
         with self._open() as database:
-            self._check(database, request, event, cap)
+            self._check(database, request, event, cap, admit)
 
     def charge(
         self,
@@ -176,6 +188,7 @@ class DeviceLedger:
         max_norm: float,
         dim: int,
         cap: float | None = None,
+        admit: Admit | None = None,
     ) -> bytes | None:
         """Charge a report and store its reply; only then may it leave.
 
@@ -191,6 +204,9 @@ class DeviceLedger:
             For the record.
         cap : float, optional
             A cap beside that of the ledger; the lower one holds.
+        admit : callable, optional
+            Gets what the data set was charged before, and raises :class:`LocalBudgetExhausted` if
+            this report may not be added.
 
         Returns
         -------
@@ -209,7 +225,7 @@ class DeviceLedger:
         with self._open(create=True) as database, _transaction(database):
             if (earlier := self._stored(database, request)) is not None:
                 return earlier
-            self._check(database, request, event, cap)
+            self._check(database, request, event, cap, admit)
             report = database.execute(
                 "INSERT INTO reports (time, data_set, run_id, message_id, epsilon_direction,"
                 " epsilon_magnitude, max_norm, dim) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -242,21 +258,7 @@ class DeviceLedger:
     def entries(self, data_set: str | None = None) -> list[LedgerEntry]:
         """Return what was charged, to one data set or to all, oldest first."""
         with self._open() as database:
-            rows = database.execute(
-                "SELECT time, data_set, run_id, message_id, epsilon_direction, epsilon_magnitude,"
-                " max_norm, dim FROM reports WHERE :only IS NULL OR data_set = :only ORDER BY id",
-                {"only": data_set},
-            ).fetchall()
-        return [
-            LedgerEntry(
-                time=time,
-                request=Request(data_set=name, run_id=run_id, message_id=message_id),
-                event=SeparatedEvent(epsilon_direction=direction, epsilon_magnitude=magnitude),
-                max_norm=max_norm,
-                dim=dim,
-            )
-            for time, name, run_id, message_id, direction, magnitude, max_norm, dim in rows
-        ]
+            return _entries(database, data_set)
 
     def total_epsilon(self, data_set: str) -> float:
         """Return what the reports of a data set cost together: basic composition of pure DP."""
@@ -279,7 +281,10 @@ class DeviceLedger:
         request: Request,
         event: SeparatedEvent,
         cap: float | None,
+        admit: Admit | None,
     ) -> None:
+        if admit is not None:
+            admit(_entries(database, request.data_set))
         cap = min(
             (each for each in (cap, self.total_epsilon_cap) if each is not None), default=None
         )
@@ -362,6 +367,24 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
             database.execute("ROLLBACK")
         raise
     database.execute("COMMIT")
+
+
+def _entries(database: sqlite3.Connection, data_set: str | None) -> list[LedgerEntry]:
+    rows = database.execute(
+        "SELECT time, data_set, run_id, message_id, epsilon_direction, epsilon_magnitude,"
+        " max_norm, dim FROM reports WHERE :only IS NULL OR data_set = :only ORDER BY id",
+        {"only": data_set},
+    ).fetchall()
+    return [
+        LedgerEntry(
+            time=time,
+            request=Request(data_set=name, run_id=run_id, message_id=message_id),
+            event=SeparatedEvent(epsilon_direction=direction, epsilon_magnitude=magnitude),
+            max_norm=max_norm,
+            dim=dim,
+        )
+        for time, name, run_id, message_id, direction, magnitude, max_norm, dim in rows
+    ]
 
 
 def _total(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flwr.app import (
@@ -20,7 +21,7 @@ from flwr.app import (
 
 from flwr_sdp import _validate, marks
 from flwr_sdp.clients.caps import DeviceCaps
-from flwr_sdp.clients.ledger import DeviceLedger, LedgerError, LocalBudgetExhausted, Request
+from flwr_sdp.clients.ledger import Admit, DeviceLedger, LedgerError, LocalBudgetExhausted, Request
 from flwr_sdp.clients.privatize import privatize_vector, zero_unless_finite
 from flwr_sdp.clients.reply_format import ReplyFormat, metrics_named
 from flwr_sdp.clients.stored_reply import decode, encode
@@ -185,11 +186,12 @@ class SeparatedDPMod:
             if (earlier := plan.ledger.reply(plan.request)) is not None:
                 return decode(earlier)
             try:
-                plan.ledger.check(plan.request, plan.mechanism.event, plan.total_epsilon_cap)
+                plan.ledger.check(
+                    plan.request, plan.mechanism.event, plan.total_epsilon_cap, plan.admit
+                )
             except LocalBudgetExhausted as error:
-                # What is spent, and on what, may be another server's affair.
                 _log.error("%s", error)
-                raise _Refused("the total epsilon cap of this device is reached") from error
+                raise _Refused(error.reply) from error
         content = self._content(call_next, message, context)
         plan.format.check_status(content)
         trained = _single_array_record(content, "the app's reply")
@@ -212,6 +214,7 @@ class SeparatedDPMod:
             max_norm=plan.mechanism.magnitude.max_norm,
             dim=plan.layout.dim,
             cap=plan.total_epsilon_cap,
+            admit=plan.admit,
         )
         return answer if earlier is None else decode(earlier)
 
@@ -224,6 +227,7 @@ class SeparatedDPMod:
         layout = UpdateLayout.of(received, self.selection)
         budget, max_norm = self._budget(context.run_config), self._max_norm(context.run_config)
         caps.check(budget, max_norm)
+        caps.check_direction(layout.dim, budget.epsilon_direction)
         rule: Any = self.rule or context.run_config.get("sdp-rule", "tight")
         ledger = self.ledger if caps.ledger is None else _ledger(caps.ledger, self.ledger)
         if caps.total_epsilon is not None and ledger is None:
@@ -237,6 +241,7 @@ class SeparatedDPMod:
             mechanism=SeparatedMechanism.from_budget(layout.dim, budget, max_norm, rule=rule),
             ledger=ledger,
             total_epsilon_cap=caps.total_epsilon,
+            admit=partial(caps.check_all, layout.dim, budget.epsilon_direction),
             request=Request(
                 data_set=caps.data_set, run_id=str(context.run_id), message_id=message_id
             ),
@@ -299,6 +304,7 @@ class _Plan:
     mechanism: SeparatedMechanism
     ledger: DeviceLedger | None
     total_epsilon_cap: float | None
+    admit: Admit
     request: Request
 
 
