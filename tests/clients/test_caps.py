@@ -18,7 +18,8 @@ from tests.messages import client_app, record, reply_with, shifted
 
 WITHHELD = "SeparatedDPMod: the device withheld its reply, see its log"
 KNOWN = (
-    "sdp-data-set, sdp-epsilon-cap, sdp-ledger, sdp-max-norm-cap, sdp-total-epsilon-cap"  # sorted
+    "sdp-cosine-cap, sdp-data-set, sdp-epsilon-cap, sdp-ledger, sdp-max-norm-cap, "  # sorted
+    "sdp-min-dim, sdp-total-epsilon-cap"
 )
 NUMBERS = {
     "sdp-epsilon-cap": "epsilon",
