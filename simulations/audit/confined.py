@@ -25,14 +25,13 @@ _STEEP, _ALIVE = 1e6, 1e-9
 def network() -> nn.Module:
     """Return the network of the digits task, with the weights that the server makes."""
     made = linear.network(0)
-    first, last = made[0], made[2]
+    first, first_bias, last, last_bias = made.parameters()
     with torch.no_grad():
-        first.weight.zero_()
-        first.bias.fill_(-1.0)
-        first.bias[0] = _ALIVE
-        last.weight.zero_()
-        last.weight[:, 0] = _STEEP * torch.arange(1.0, len(last.bias) + 1.0)  # no two labels alike
-        last.bias.zero_()
+        for each in (first, last, last_bias):
+            each.zero_()
+        first_bias.fill_(-1.0)
+        first_bias[0] = _ALIVE
+        last[:, 0] = _STEEP * torch.arange(1.0, len(last) + 1.0)  # no two labels alike
     return made
 
 

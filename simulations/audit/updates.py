@@ -148,7 +148,7 @@ def confined_digits(settings: Settings) -> list[Finding]:
                     confidence=settings.confidence,
                     attack="confined",
                     target="one report" if count == 1 else f"{count} reports",
-                    measure=f"mean cosine with the update, in {truth.shape[1]} known coordinates",
+                    measure=f"mean cosine in {truth.shape[1]} known coordinates, and as predicted",
                     epsilon_direction=epsilon,
                     epsilon=count * mechanism.event.epsilon,
                     bound=predicted,
