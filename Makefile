@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 SIMULATION := $(VENV)/.installed-simulation
 TEST := $(VENV)/.installed-test
 
-.PHONY: help run test test-deployment check docs format clean
+.PHONY: help run test test-oldest test-deployment check docs format clean
 
 help:  ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -18,6 +18,9 @@ run: $(SIMULATION)  ## Train the digits task privately on Ray, and compare with 
 
 test: check  ## Check style and types, then run the tests
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+test-oldest: $(TEST)  ## Run the tests on the oldest Python and versions that are promised, ten minutes
+	$(BIN)/python tests/check_versions.py --test oldest
 
 test-deployment: $(TEST)  ## Run an app on a SuperLink and SuperNodes of real processes, minutes
 	$(BIN)/python -m pytest -m deployment tests/deployment

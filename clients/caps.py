@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from flwr_sdp import _validate
+from flwr_sdp._numerics import MAX_DIM
+from flwr_sdp.clients.ledger import Admit, LedgerEntry, LocalBudgetExhausted
+from flwr_sdp.privunit import PrivUnit
+from flwr_sdp.reconstruction import confined_cosine, max_epsilon_confined
 from flwr_sdp.separated import SeparatedBudget
 
 _PREFIX = "sdp-"
@@ -20,11 +25,24 @@ _NUMBERS = {
     "max_norm": "sdp-max-norm-cap",
 }
 _TEXTS = {"ledger": "sdp-ledger", "data_set": "sdp-data-set"}
-_KNOWN = sorted([*_NUMBERS.values(), *_TEXTS.values()])
+_DIRECTION = {"min_dim": "sdp-min-dim", "cosine": "sdp-cosine-cap"}
+_CAPS = {**_NUMBERS, **_DIRECTION}
+_KNOWN = sorted([*_CAPS.values(), *_TEXTS.values()])
+
+_COSINE = 0.5  # of a device that sets sdp-min-dim and no more
 
 # How alike a key and one of ours must be (1 is the same) for it to be taken for a slip: one or two
 # letters wrong. `data-set` and `epsilon`, which may be somebody's own, are at 0.82.
 _ALIKE = 0.85
+
+
+class DirectionExhausted(LocalBudgetExhausted):
+    """With one more report, too much of the direction would be expected to be known."""
+
+    reply = (
+        "sdp-min-dim of this device: with what it has reported before, one more report would "
+        "tell more of its direction than sdp-cosine-cap allows"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +64,13 @@ class DeviceCaps:
     data_set : str
         ``sdp-data-set``: name of the data that is reported on; by default that of the partition,
         or ``"default"``.
+    min_dim : int or None
+        ``sdp-min-dim``: the fewest dimensions in which the direction of an update is protected. No
+        report has fewer coordinates.
+    cosine : float or None
+        ``sdp-cosine-cap``, by default 0.5: with somebody who knows ``sdp-min-dim`` dimensions that
+        the update lies in, the largest :func:`~flwr_sdp.reconstruction.confined_cosine` of what is
+        reported: of each report, and of all in the ledger.
     """
 
     epsilon: float | None
@@ -53,6 +78,8 @@ class DeviceCaps:
     max_norm: float | None
     ledger: str | None
     data_set: str
+    min_dim: int | None = None
+    cosine: float | None = None
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any]) -> DeviceCaps:
@@ -82,19 +109,28 @@ class DeviceCaps:
                 "sdp-ledger must be a path from the root: another working directory would begin "
                 "another ledger"
             )
+        min_dim, cosine = node_config.get("sdp-min-dim"), None
+        if "sdp-min-dim" in node_config:
+            min_dim = _validate.integer("sdp-min-dim", min_dim, minimum=2, maximum=MAX_DIM)
+            cosine = node_config.get("sdp-cosine-cap", _COSINE)
+            cosine = _validate.number("sdp-cosine-cap", cosine, above=0.0, below=1.0)
+        elif "sdp-cosine-cap" in node_config:
+            raise ValueError("sdp-cosine-cap needs sdp-min-dim, the dimensions that it is about")
         partition = node_config.get("partition-id")
         default = "default" if partition is None else f"partition-{partition}"
         return cls(
             **numbers,
             ledger=ledger,
             data_set=_text(node_config, "sdp-data-set", default) or default,
+            min_dim=min_dim,
+            cosine=cosine,
         )
 
     def __str__(self) -> str:
         """Return what is in force, for the device's log."""
         caps, others = (
             [f"{key} = {value}" for field, key in keys.items() if (value := getattr(self, field))]
-            for keys in (_NUMBERS, _TEXTS)
+            for keys in (_CAPS, _TEXTS)
         )
         none = "none (no cap limits what a server may ask for)"
         return f"{', '.join(caps) or none}; {', '.join(others)}"
@@ -102,7 +138,7 @@ class DeviceCaps:
     @property
     def limits_epsilon(self) -> bool:
         """Whether a cap counts in epsilons, which are true of secure noise alone."""
-        return self.epsilon is not None or self.total_epsilon is not None
+        return any(cap is not None for cap in (self.epsilon, self.total_epsilon, self.min_dim))
 
     def check(self, budget: SeparatedBudget, max_norm: float) -> None:
         """Raise ``ValueError`` if a report is asked for that is looser than allowed."""
@@ -116,6 +152,58 @@ class DeviceCaps:
                     f"{key} of this device is {allowed}; a report was asked at {wanted}"
                 )
 
+    def check_direction(self, dim: int, epsilon_direction: float) -> None:
+        """Raise ``ValueError`` if one report would tell too much of the direction of an update."""
+        if self.min_dim is None or self.cosine is None:
+            return
+        if dim < self.min_dim:
+            raise ValueError(
+                f"sdp-min-dim of this device is {self.min_dim}; a report was asked of {dim} "
+                "coordinates: let more of the model be trained"
+            )
+        report = PrivUnit.from_epsilon(dim, epsilon_direction)
+        if confined_cosine(report, dim_target=self.min_dim) > self.cosine:
+            most = max_epsilon_confined(cosine=self.cosine, dim=dim, dim_target=self.min_dim)
+            raise ValueError(
+                f"sdp-cosine-cap of this device is {self.cosine:g}, in the {self.min_dim} "
+                f"dimensions of sdp-min-dim; a report was asked at epsilon_direction "
+                f"{epsilon_direction!r}: ask for at most {_rounded_down(most)}"
+            )
+
+    def admission(self, dim: int, epsilon_direction: float) -> Admit | None:
+        """Return what the node's ledger is to ask before a report is added, if anything."""
+        if self.min_dim is None or self.ledger is None:
+            return None
+        return partial(self._check_all, dim, epsilon_direction)
+
+    def _check_all(
+        self, dim: int, epsilon_direction: float, earlier: Sequence[LedgerEntry]
+    ) -> None:
+        """Raise :class:`DirectionExhausted` if one more report would, after earlier ones.
+
+        An earlier report of fewer coordinates counts as one of ``sdp-min-dim``.
+        """
+        if self.min_dim is None or self.cosine is None or not earlier:
+            return
+        asked = [(entry.dim, entry.event.epsilon_direction) for entry in earlier]
+        reports = [
+            PrivUnit.from_epsilon(max(each, self.min_dim), epsilon)
+            for each, epsilon in (*asked, (dim, epsilon_direction))
+        ]
+        cosine = confined_cosine(reports, dim_target=self.min_dim)
+        if cosine > self.cosine:
+            raise DirectionExhausted(
+                f"with one more, at epsilon_direction {epsilon_direction!r}, the {len(reports)} "
+                f"reports of data set {self.data_set!r} would tell an update in {self.min_dim} "
+                f"dimensions to a cosine of {cosine!r}; sdp-cosine-cap is {self.cosine!r}"
+            )
+
+
+def _rounded_down(value: float) -> str:
+    """Return four digits of a number, none of them above it."""
+    place = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{math.floor(value / place) * place:.4g}"
+
 
 @lru_cache
 def _meant(key: str) -> str | None:
@@ -126,7 +214,7 @@ def _meant(key: str) -> str | None:
     """
 
     def likeness(ours: str) -> float:
-        cap = ours.removeprefix(_PREFIX) if ours in _NUMBERS.values() else ours
+        cap = ours.removeprefix(_PREFIX) if ours in _CAPS.values() else ours
         if _forms(cap)[0] in _forms(key)[0]:
             return float(len(cap))
         return max(

@@ -7,10 +7,11 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import ClassVar
 
 from flwr_sdp import _validate
 from flwr_sdp._files import sync_folder
@@ -56,13 +57,21 @@ _MARGIN = 65_536
 class LedgerError(RuntimeError):
     """The ledger cannot be read or written; no report may leave the device."""
 
+    reply: ClassVar[str] = "the ledger of this device cannot be used, see its log"
+    """What a server is told: where the ledger is, and what is spent, is no affair of its."""
+
 
 class ReplyForgotten(LedgerError):
     """The message was answered before, and its reply is no longer kept."""
 
+    reply = "this message was answered before, and its reply is no longer kept"
+
 
 class LocalBudgetExhausted(ValueError):
     """One more report would exceed the cap on what the device spends in all."""
+
+    reply = "the total epsilon cap of this device is reached"
+    """What the server is told: what is spent, and on what, may be another server's affair."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +119,10 @@ class LedgerEntry:
     def by_hand(self) -> bool:
         """Whether this is no report, but was charged by hand."""
         return self.dim == 0
+
+
+Admit = Callable[[Sequence[LedgerEntry]], None]
+"""A cap of another kind: raises :class:`LocalBudgetExhausted` after entries that leave no room."""
 
 
 def basic_composition(entries: Iterable[LedgerEntry]) -> float:
@@ -223,21 +236,27 @@ class DeviceLedger:
         with self._open() as database:
             return self._stored(database, request)
 
-    def check(self, request: Request, event: SeparatedEvent, cap: float | None = None) -> None:
+    def check(
+        self,
+        request: Request,
+        event: SeparatedEvent,
+        cap: float | None = None,
+        admit: Admit | None = None,
+    ) -> None:
         """Raise what :meth:`charge` would raise: ask before anything is trained.
 
         Raises
         ------
         LocalBudgetExhausted
-            If `event` does not fit under the cap any more.
+            If `event` does not fit under the caps any more.
         LedgerError
             If nothing can be charged: the ledger is lost, or it cannot be written.
         """
         cap = self._cap(cap)
-        if cap is None and not self.path.exists():
+        if cap is None and admit is None and not self.path.exists():
             return  # it is made with the first report
         with self._open(must_exist=True, write=True) as database:
-            self._check(database, request, event, cap)
+            self._check(database, request, event, cap, admit)
             database.execute("BEGIN IMMEDIATE")
             database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")  # as it is, but written
             database.execute("ROLLBACK")
@@ -265,6 +284,7 @@ class DeviceLedger:
         max_norm: float,
         dim: int,
         cap: float | None = None,
+        admit: Admit | None = None,
         time_to_live: float | None = None,
         room: HeldFile | None = None,
     ) -> bytes | None:
@@ -282,6 +302,9 @@ class DeviceLedger:
             For the record.
         cap : float, optional
             A cap beside that of the ledger; the lower one holds.
+        admit : callable, optional
+            Gets what the data set was charged before, and raises :class:`LocalBudgetExhausted` if
+            this report may not be added.
         time_to_live : float, optional
             Seconds from now in which the message may be delivered again; afterwards the reply is
             forgotten. By default it is kept until the next report.
@@ -306,19 +329,19 @@ class DeviceLedger:
         for name in ("epsilon_direction", "epsilon_magnitude"):
             _validate.number(name, getattr(event, name), above=0.0)
         with (
-            self._open(must_exist=cap is not None, write=True, create=True) as database,
+            self._open(must_exist=bool(cap or admit), write=True, create=True) as database,
             contextlib.ExitStack() as held,
         ):
             if (earlier := self._stored(database, request)) is not None:
                 return earlier
-            self._check(database, request, event, cap)
+            self._check(database, request, event, cap, admit)
             file = room or held.enter_context(HeldFile(self._file))
             size = file.write(reply)
             expires = None if time_to_live is None else time.time() + time_to_live
             with _transaction(database):
                 if (earlier := self._stored(database, request)) is not None:
                     return earlier
-                self._check(database, request, event, cap)
+                self._check(database, request, event, cap, admit)
                 report = _record(database, request, event, max_norm, dim)
                 database.execute(
                     "DELETE FROM replies WHERE report IN"
@@ -355,21 +378,7 @@ class DeviceLedger:
     def entries(self, data_set: str | None = None) -> list[LedgerEntry]:
         """Return what was charged, to one data set or to all, oldest first."""
         with self._open() as database:
-            rows = database.execute(
-                "SELECT time, data_set, run_id, message_id, epsilon_direction, epsilon_magnitude,"
-                " max_norm, dim FROM reports WHERE :only IS NULL OR data_set = :only ORDER BY id",
-                {"only": data_set},
-            ).fetchall()
-        return [
-            LedgerEntry(
-                time=time,
-                request=Request(data_set=name, run_id=run_id, message_id=message_id),
-                event=SeparatedEvent(epsilon_direction=direction, epsilon_magnitude=magnitude),
-                max_norm=max_norm,
-                dim=dim,
-            )
-            for time, name, run_id, message_id, direction, magnitude, max_norm, dim in rows
-        ]
+            return _entries(database, data_set)
 
     def total_epsilon(self, data_set: str) -> float:
         """Return what the reports of a data set cost together: basic composition of pure DP."""
@@ -402,7 +411,10 @@ class DeviceLedger:
         request: Request,
         event: SeparatedEvent,
         cap: float | None,
+        admit: Admit | None,
     ) -> None:
+        if admit is not None:
+            admit(_entries(database, request.data_set))
         if cap is None:
             return
         total = _total(database, request.data_set, event)
@@ -562,6 +574,24 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
             database.execute("ROLLBACK")
         raise
     database.execute("COMMIT")
+
+
+def _entries(database: sqlite3.Connection, data_set: str | None) -> list[LedgerEntry]:
+    rows = database.execute(
+        "SELECT time, data_set, run_id, message_id, epsilon_direction, epsilon_magnitude,"
+        " max_norm, dim FROM reports WHERE :only IS NULL OR data_set = :only ORDER BY id",
+        {"only": data_set},
+    ).fetchall()
+    return [
+        LedgerEntry(
+            time=time,
+            request=Request(data_set=name, run_id=run_id, message_id=message_id),
+            event=SeparatedEvent(epsilon_direction=direction, epsilon_magnitude=magnitude),
+            max_norm=max_norm,
+            dim=dim,
+        )
+        for time, name, run_id, message_id, direction, magnitude, max_norm, dim in rows
+    ]
 
 
 def _total(

@@ -22,10 +22,10 @@ from flwr_sdp.clients.caps import DeviceCaps
 from flwr_sdp.clients.context_memory import ContextMemory
 from flwr_sdp.clients.device_log import device_log
 from flwr_sdp.clients.ledger import (
+    Admit,
     DeviceLedger,
     LedgerError,
     LocalBudgetExhausted,
-    ReplyForgotten,
     Request,
 )
 from flwr_sdp.clients.privatize import privatize_vector, zero_unless_finite
@@ -196,7 +196,8 @@ class SeparatedDPMod:
             plan = self._plan(message, context)
             earlier = plan.ledger.reply(plan.request)
             if earlier is None:
-                plan.ledger.check(plan.request, plan.mechanism.event, plan.total_epsilon_cap)
+                event, cap = plan.mechanism.event, plan.total_epsilon_cap
+                plan.ledger.check(plan.request, event, cap, plan.admit)
                 room = held.enter_context(plan.ledger.room(plan.reply_size))
         if earlier is not None:
             return decode(earlier)
@@ -225,6 +226,7 @@ class SeparatedDPMod:
             max_norm=plan.mechanism.magnitude.max_norm,
             dim=plan.layout.dim,
             cap=plan.total_epsilon_cap,
+            admit=plan.admit,
             time_to_live=message.metadata.ttl,
             room=room,
         )
@@ -241,6 +243,7 @@ class SeparatedDPMod:
         layout = UpdateLayout.of(received, self.selection)
         budget, max_norm = self._budget(context.run_config), self._max_norm(context.run_config)
         caps.check(budget, max_norm)
+        caps.check_direction(layout.dim, budget.epsilon_direction)
         rule: Any = self.rule or context.run_config.get("sdp-rule", "tight")
         if caps.total_epsilon is not None and caps.ledger is None:
             raise ValueError(
@@ -260,6 +263,7 @@ class SeparatedDPMod:
             ledger=memory if ledger is None else ledger,
             needs_secure_noise=caps.limits_epsilon,
             total_epsilon_cap=caps.total_epsilon,
+            admit=caps.admission(layout.dim, budget.epsilon_direction),
             request=Request(
                 data_set=caps.data_set, run_id=str(context.run_id), message_id=message_id
             ),
@@ -325,6 +329,7 @@ class _Plan:
     ledger: DeviceLedger | ContextMemory
     needs_secure_noise: bool
     total_epsilon_cap: float | None
+    admit: Admit | None
     request: Request
     reply_size: int
 
@@ -352,12 +357,7 @@ def _ledger_in_order() -> Iterator[None]:
         yield
     except (LedgerError, LocalBudgetExhausted) as error:
         device_log().error("%s", error)
-        text = "the ledger of this device cannot be used, see its log"
-        if isinstance(error, ReplyForgotten):
-            text = "this message was answered before, and its reply is no longer kept"
-        elif isinstance(error, LocalBudgetExhausted):
-            text = "the total epsilon cap of this device is reached"
-        raise _Refused(text) from error
+        raise _Refused(error.reply) from error
 
 
 def _ledger(path: str, other: DeviceLedger | None) -> DeviceLedger:

@@ -237,7 +237,7 @@ class PrivUnit:
         ``segment_norms`` and would rather not store the unit vectors too.
         A zero row has no direction, and gets a random one.
         """
-        dots = self._dots_or_any(norms.any(axis=1), rng)
+        dots = self._dots_or_any(np.asarray(norms.any(axis=1)), rng)
         return draw(rows, norms, dots, lengths, rng, threads)
 
     def draw_on_device(self, rows: Array, norms: Array, lengths: Floats, generator: Any) -> Array:

@@ -1,7 +1,8 @@
 """Check which versions can be installed, and that the tests pass with the oldest of them.
 
-    python tests/check_versions.py            # what every extra resolves to, minutes
-    python tests/check_versions.py --test     # the tests too, many minutes a version of Python
+    python tests/check_versions.py                  # what every extra resolves to, minutes
+    python tests/check_versions.py --test oldest    # or newest: the tests there, ten minutes
+    python tests/check_versions.py --test all       # on every Python, an hour or two
 
 Asks the package index, and so is no part of the tests. Wheels only: nobody should need a compiler.
 """
@@ -13,18 +14,26 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 UV = [sys.executable, "-m", "uv"]  # comes with Flower
 
-PYTHONS = ["3.11", "3.12", "3.13"]
+PYTHONS = ["3.11", "3.12", "3.13"]  # as pyproject.toml and docs/deployment.md have them
 # The oldest versions that pyproject.toml allows, and the newest that there are.
 RESOLUTIONS = {"oldest": "lowest-direct", "newest": "highest"}
-# What a device runs on. Not macOS on Intel: it has no wheel of the cryptography that Flower needs.
+ENDS = {
+    "oldest": [(PYTHONS[0], "oldest")],
+    "newest": [(PYTHONS[-1], "newest")],
+    "all": list(product(PYTHONS, RESOLUTIONS)),
+}
+# What a device runs on, as docs/deployment.md has it; there, too, what is missing elsewhere.
 DEVICES = [
     "x86_64-manylinux_2_28",
     "aarch64-manylinux_2_28",
+    "x86_64-unknown-linux-musl",
+    "aarch64-unknown-linux-musl",
     "aarch64-apple-darwin",
     "x86_64-pc-windows-msvc",
 ]
@@ -66,35 +75,32 @@ def check_resolution() -> bool:
     return passed
 
 
-def check_tests() -> bool:
+def check_tests(ends: list[tuple[str, str]]) -> bool:
     """Run the tests of the three packages in new environments, without torch."""
     passed = True
-    for python in PYTHONS:
-        for name, resolution in RESOLUTIONS.items():
-            with tempfile.TemporaryDirectory() as folder:
-                executable = str(Path(folder, "bin", "python"))
-                install = [*UV, "pip", "install", "--quiet", "--python", executable]
-                install += ["--only-binary", ":all:", "--resolution", resolution]
-                steps = [
-                    [*UV, "venv", "--quiet", "--python", python, folder],
-                    # Not [test]: the stubs for mypy ask for a newer scipy than [server] does.
-                    [*install, "--editable", ".[server]", "pytest>=8.2", "hypothesis>=6.100"],
-                    [executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTED],
-                ]
-                done = all(subprocess.run(step, cwd=ROOT).returncode == 0 for step in steps)
-            passed &= done
-            print(f"tests with Python {python}, {name}: {'passed' if done else 'FAILED'}")
+    for python, name in ends:
+        with tempfile.TemporaryDirectory() as folder:
+            executable = str(Path(folder, "bin", "python"))
+            install = [*UV, "pip", "install", "--quiet", "--python", executable]
+            install += ["--only-binary", ":all:", "--resolution", RESOLUTIONS[name]]
+            steps = [
+                [*UV, "venv", "--quiet", "--python", python, folder],
+                # Not [test]: the stubs for mypy ask for a newer scipy than [server] does.
+                [*install, "--editable", ".[server]", "pytest>=8.2", "hypothesis>=6.100"],
+                [executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTED],
+            ]
+            done = all(subprocess.run(step, cwd=ROOT).returncode == 0 for step in steps)
+        passed &= done
+        print(f"tests with Python {python}, {name}: {'passed' if done else 'FAILED'}")
     return passed
 
 
 def main() -> int:
     """Check what is asked for; 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--test", action="store_true", help="run the tests as well")
-    passed = check_resolution()
-    if parser.parse_args().test:
-        passed &= check_tests()
-    return int(not passed)
+    parser.add_argument("--test", choices=ENDS, help="run the tests, where")
+    where = parser.parse_args().test
+    return int(not (check_tests(ENDS[where]) if where else check_resolution()))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ may be released, comes within a loss of alpha of the target f with a posterior p
 ``posterior`` bounds what any prior belief can become,
 ``directions`` about directions under a diffuse prior,
 ``histograms`` about sets of words under a Zipf prior (text).
+``confined`` is no bound, but an attack: on updates that lie in few known dimensions.
 """
 
+from flwr_sdp.reconstruction.confined import confined_cosine, max_epsilon_confined
 from flwr_sdp.reconstruction.directions import (
     breach_probability,
     log_breach_bound,
@@ -29,6 +31,7 @@ from flwr_sdp.reconstruction.posterior import log_posterior_bound, posterior_bou
 
 __all__ = [
     "breach_probability",
+    "confined_cosine",
     "histogram_breach_probability",
     "histogram_max_epsilon",
     "log_breach_bound",
@@ -36,6 +39,7 @@ __all__ = [
     "log_posterior_bound",
     "log_precision_bound",
     "log_recall_bound",
+    "max_epsilon_confined",
     "max_epsilon_for",
     "posterior_bound",
     "precision_bound",

@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ class Finding:
     attack, target : str
         Which attack, and what it was after.
     measure : str
-        What `measured` is: the event whose rate was counted, or epsilon itself.
+        What `measured` is: the event whose rate was counted, a mean, or epsilon itself.
     epsilon_direction : float
         epsilon_1 of the release; 0 where no direction was released, infinity without privacy.
     epsilon : float
@@ -32,10 +33,10 @@ class Finding:
     trials : int
         Releases that were attacked.
     measured, low, high : float
-        Rate of success, or epsilon, and its confidence interval; `high` is infinite for epsilon,
-        which no attack bounds from above.
+        Rate of success, mean, or epsilon, and its confidence interval; `high` is infinite for
+        epsilon, which no attack bounds from above.
     bound : float
-        What is claimed; 1 for a rate says nothing.
+        What is claimed, or predicted; 1 for a rate says nothing.
     typical : float or None
         Median over the trials of the cosine, or of the smaller of precision and recall.
     """
@@ -66,6 +67,20 @@ class Finding:
         low, high = interval(successes, trials, confidence)
         rate = successes / trials
         return cls(trials=trials, measured=rate, low=low, high=high, **described)
+
+    @classmethod
+    def of_mean(
+        cls, values: NDArray[np.float64], rare: float, *, confidence: float, **described: Any
+    ) -> Finding:
+        """Return the finding of an attack that got so far in each of its trials, two at least.
+
+        `rare` is the variance from what is too rare to be seen among so few.
+        """
+        mean, variance = float(np.mean(values)), float(np.var(values, ddof=1)) + rare
+        reach = NormalDist().inv_cdf((1.0 + confidence) / 2.0) * math.sqrt(variance / values.size)
+        return cls(
+            trials=values.size, measured=mean, low=mean - reach, high=mean + reach, **described
+        )
 
 
 def write_csv(findings: list[Finding], path: Path) -> None:

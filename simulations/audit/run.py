@@ -48,6 +48,7 @@ def run(settings: Settings, folder: Path) -> list[Finding]:
         *inverted.findings(settings, is_uniform=False),
         *alike.findings(settings, is_uniform=False),
         *in_album.findings(settings, is_uniform=False),
+        *_timed("confined by the server", updates.confined_digits, settings),
         *_timed("low frequencies", releases.low_frequencies, settings),
         *_timed("words", releases.word_sets, settings),
         *_timed("distinguishing", releases.distinguishing, settings),

@@ -33,6 +33,8 @@ class Settings:
     linear_trials: int
     inversion_trials: int
     inversion_steps: int
+    confined_trials: int
+    confined_reports: int
     # on the release of an image
     low_frequency_epsilons: tuple[float, ...]
     low_frequency_dim_target: int
@@ -80,6 +82,8 @@ class Settings:
             linear_trials=read.integer("linear.trials", minimum=1, maximum=_MAX_IMAGES),
             inversion_trials=read.integer("inversion.trials", minimum=1, maximum=_MAX_IMAGES),
             inversion_steps=read.integer("inversion.steps", minimum=1),
+            confined_trials=read.integer("confined.trials", minimum=2, maximum=_MAX_IMAGES),
+            confined_reports=read.integer("confined.reports", minimum=2),
             low_frequency_epsilons=read.numbers("low-frequency.epsilons", above=0.0),
             low_frequency_dim_target=read.integer(
                 "low-frequency.dim-target", minimum=2, maximum=PIXELS

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_sdp import SeparatedBudget, SeparatedMechanism, seeded_generator
-from flwr_sdp.reconstruction import breach_probability
-from simulations.audit import inversion, linear, look_alike
+from flwr_sdp.reconstruction import breach_probability, confined_cosine
+from simulations.audit import confined, inversion, linear, look_alike
 from simulations.audit.findings import Finding
 from simulations.audit.gradients import gradients_of, small_cnn
 from simulations.audit.images import PIXELS, Floats, Images, cosines, digits, uniform
@@ -125,6 +125,38 @@ def look_alike_on_digits(settings: Settings, *, has_the_image: bool) -> Attacked
     return _attacked("look-alike", target, images, updates, attack, settings)
 
 
+def confined_digits(settings: Settings) -> list[Finding]:
+    """Return how near a server comes to updates that it has confined, and what is predicted."""
+    images = digits(settings.confined_trials, seeded_generator(settings.seed, "audit", "images"))
+    updates = gradients_of(confined.network(), images.pixels, images.labels)
+    truth, found = updates[:, confined.COORDINATES], []
+    for epsilon in settings.epsilon_directions:
+        mechanism = _mechanism(updates.shape[1], epsilon, settings)
+        rng = seeded_generator(settings.seed, "audit", "confined", repr(epsilon))
+        read = np.zeros_like(truth)
+        for count in range(1, settings.confined_reports + 1):
+            read += confined.read(mechanism.privatize(updates, rng))
+            if count not in (1, settings.confined_reports):
+                continue
+            # One report in 2 epsilon is drawn outside the cap, and tells nothing.
+            lost = (1.0 - mechanism.direction.cap_probability) / count
+            predicted = confined_cosine([mechanism.direction] * count, dim_target=truth.shape[1])
+            found.append(
+                Finding.of_mean(
+                    cosines(read, truth),
+                    lost * predicted**2,
+                    confidence=settings.confidence,
+                    attack="confined",
+                    target="one report" if count == 1 else f"{count} reports",
+                    measure=f"mean cosine in {truth.shape[1]} known coordinates, and as predicted",
+                    epsilon_direction=epsilon,
+                    epsilon=count * mechanism.event.epsilon,
+                    bound=predicted,
+                )
+            )
+    return found
+
+
 def _linear(images: Images, target: str, settings: Settings) -> Attacked:
     def attack(images: Images, updates: Floats) -> Floats:
         return linear.recover(updates, images.guess)
@@ -150,16 +182,17 @@ def _attacked(
     }
     losses = {0.0: 0.0, math.inf: math.inf}
     for epsilon in settings.epsilon_directions:
-        mechanism = SeparatedMechanism.from_budget(
-            dim,
-            SeparatedBudget(
-                epsilon_direction=epsilon, epsilon_magnitude=settings.epsilon_magnitude
-            ),
-            settings.max_norm,
-        )
+        mechanism = _mechanism(dim, epsilon, settings)
         rng = seeded_generator(settings.seed, "audit", name, target, repr(epsilon))
         recovered[epsilon] = attack(images, mechanism.privatize(updates, rng))
         losses[epsilon] = mechanism.event.epsilon
     return Attacked(
         name=name, target=target, images=images, dim=dim, recovered=recovered, losses=losses
     )
+
+
+def _mechanism(dim: int, epsilon: float, settings: Settings) -> SeparatedMechanism:
+    budget = SeparatedBudget(
+        epsilon_direction=epsilon, epsilon_magnitude=settings.epsilon_magnitude
+    )
+    return SeparatedMechanism.from_budget(dim, budget, settings.max_norm)

@@ -24,7 +24,8 @@ from tests.messages import client_app, record, reply_with, shifted
 
 WITHHELD = "SeparatedDPMod: the device withheld its reply, see its log"
 KNOWN = (
-    "sdp-data-set, sdp-epsilon-cap, sdp-ledger, sdp-max-norm-cap, sdp-total-epsilon-cap"  # sorted
+    "sdp-cosine-cap, sdp-data-set, sdp-epsilon-cap, sdp-ledger, sdp-max-norm-cap, "  # sorted
+    "sdp-min-dim, sdp-total-epsilon-cap"
 )
 NUMBERS = {
     "sdp-epsilon-cap": "epsilon",
@@ -191,10 +192,12 @@ MISSPELT = {
     "sdp-epsilon-cap": [
         *("spd-epsilon-cap", "epsilon-cap", "sdp.epsilon.cap", "SDP_EPSILON_CAP", "sdpepsiloncap"),
         *("sdp-epsilon-cpa", "sdp epsilon cap", "sdpEpsilonCap", "dp-epsilon-cap", "cap-epsilon"),
-        *("epsilon_caps", "flwr-sdp-epsilon-cap", "SDP-CAP", "sdp\u2013epsilon\u2013cap"),
+        *("epsilon_caps", "flwr-sdp-epsilon-cap", "sdp\u2013epsilon\u2013cap"),
     ],
     "sdp-total-epsilon-cap": ["total-epsilon-cap", "totalEpsilonCap", "sdp-total-epsilon"],
     "sdp-max-norm-cap": ["max-norm-cap", "maxnorm_cap", "sdp-max-norm", "dsp-max-norm-cap"],
+    "sdp-min-dim": ["spd-min-dim", "min_dim", "sdp-min-dims", "sdp-mindim"],
+    "sdp-cosine-cap": ["cosine-cap", "SDP_COSINE_CAP", "sdp-cosin-cap"],
     "sdp-ledger": ["spd-ledger", "sdp:ledger", "sdp-ledgr", "Sdp_ledger", "sdpledger"],
     "sdp-data-set": ["sdp-dataset", "spd-data-set", "sdp.data.set", "sdpdataset"],
 }

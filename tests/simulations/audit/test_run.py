@@ -54,6 +54,7 @@ def test_audit_leaves_three_files_and_every_claim_holds(audited):
         "linear",
         "gradient inversion",
         "look-alike",
+        "confined",
         "low frequencies",
         "words",
         "distinguishing",

@@ -75,6 +75,8 @@ def test_unknown_key_is_named_with_those_there_are(key):
         ("max-norm", math.nan, "max-norm must be a finite number > 0; got nan"),
         ("linear.trials", 1698, "linear.trials must be an integer >= 1 and <= 1697; got 1698"),
         ("inversion.steps", 0, "inversion.steps must be an integer >= 1; got 0"),
+        ("confined.trials", 1698, "confined.trials must be an integer >= 2 and <= 1697; got 1698"),
+        ("confined.reports", 1, "confined.reports must be an integer >= 2; got 1"),
         ("low-frequency.dim-target", 65, "low-frequency.dim-target must be .*<= 64; got 65"),
         ("words.dictionary-size", 200, "words.dictionary-size must be an integer >= 201; got 200"),
         ("words.precision", 0, "words.precision must be .*got 0"),
