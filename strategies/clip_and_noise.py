@@ -33,6 +33,7 @@ from flwr_sdp._rounding import round_up
 from flwr_sdp.model_rounding import Rounding
 from flwr_sdp.npy import BFLOAT16, formats_of
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_generator
+from flwr_sdp.records import records_of
 from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection
 from flwr_sdp.separated import SeparatedMechanism
 from flwr_sdp.strategies._quiet import quiet
@@ -48,7 +49,7 @@ from flwr_sdp.strategies.cohort import (
     wait_for_nodes,
 )
 from flwr_sdp.strategies.continuation import Continuation, EvaluateFn
-from flwr_sdp.strategies.finite import require_finite
+from flwr_sdp.strategies.finite import require_finite, warn_of_nan
 from flwr_sdp.strategies.journal import Journal, require_same_settings
 from flwr_sdp.strategies.ledger import Ledger
 from flwr_sdp.strategies.optimizer_state import (
@@ -393,7 +394,7 @@ class ClipAndNoise(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Check the model and the budget, draw the cohort and ask it."""
-        require_finite(arrays, self.selection)
+        self._require_finite(arrays, arrays, "the strategy was given")
         least, setting = max(
             (self.min_available_nodes, "min_available_nodes"),
             (self.sampling.least_nodes, self.sampling.setting),
@@ -401,7 +402,8 @@ class ClipAndNoise(Strategy):
         node_ids = wait_for_nodes(grid, least, self.node_timeout, setting)
         self._fix_population(len(node_ids))
         formats = formats_of(arrays)
-        self.selection.released(formats)  # it fits the model, or nobody is asked
+        if self._rounds_asked == 0:
+            warn_of_nan(arrays, self.selection)
         if self._rounds_asked == 0 and (held_back := self.selection.held_back(formats)):
             _log.warning(
                 "%d arrays, such as %r, are excluded and stay as they are. Statistics of batch "
@@ -436,6 +438,9 @@ class ClipAndNoise(Strategy):
         self._rounds_asked += 1
         return messages
 
+    def _require_finite(self, model: ArrayRecord, arrays: ArrayRecord, origin: str) -> None:
+        require_finite(arrays, self.selection.released(formats_of(model)), origin)
+
     def _requests(
         self,
         server_round: int,
@@ -468,6 +473,9 @@ class ClipAndNoise(Strategy):
             )
         # Every member of the cohort is asked the same thing, whatever sample the inner one drew.
         content, message_type = messages[0].content, messages[0].metadata.message_type
+        for sent in records_of(content, ArrayRecord):
+            if sent is not arrays:
+                self._require_finite(arrays, sent, f"{type(self.strategy).__name__} sends")
         # Most of the time of a large round goes into making messages: those there are serve.
         made = {
             message.metadata.dst_node_id: message
@@ -630,7 +638,7 @@ class ClipAndNoise(Strategy):
             name: value for name, value in (metrics or {}).items() if isinstance(value, int | float)
         }
         arrays = total.like_model(arrays)
-        require_finite(arrays, self.selection, f"{type(self.strategy).__name__} has returned")
+        self._require_finite(self._model, arrays, f"{type(self.strategy).__name__} has returned")
         return arrays, scalars
 
     # ------------------------------------------------------------------ account
