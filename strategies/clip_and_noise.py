@@ -645,12 +645,12 @@ class ClipAndNoise(Strategy):
     @property
     def train_config(self) -> ConfigRecord:
         """The config that rounds are handed, as it stands; a resumed run's is that of the run."""
-        return self._surroundings.configs.get(TRAIN, ConfigRecord())
+        return self._surroundings.configs.setdefault(TRAIN, ConfigRecord())
 
     @property
     def evaluate_config(self) -> ConfigRecord:
         """The config that evaluations are handed, as it stands."""
-        return self._surroundings.configs.get(EVALUATE, ConfigRecord())
+        return self._surroundings.configs.setdefault(EVALUATE, ConfigRecord())
 
     @property
     def expected_cohort(self) -> float:
