@@ -14,7 +14,7 @@ import pytest
 from flwr.app import ConfigRecord
 
 from flwr_sdp.strategies import CheckpointError, Checkpoints, folder_lock
-from tests.messages import FakeGrid, flat, private_reply
+from tests.messages import FakeGrid, error_reply, flat, private_reply
 from tests.strategies.resumable import NODES, build, initial_model, run
 from tests.strategies.test_checkpoint import ROOT, Killed, same, unbroken
 
@@ -55,7 +55,8 @@ def test_a_second_run_is_refused_while_the_first_hangs(tmp_path, hangs, go):
 
     def second():
         asked, before = [], files(tmp_path)
-        grid, second = FakeGrid(range(NODES), asked.append), build(tmp_path)
+        grid = FakeGrid(range(NODES), lambda message: asked.append(message) or error_reply(message))
+        second = build(tmp_path)
         arguments = () if go == "restore" else (grid,)
         with pytest.raises(CheckpointError, match=IN_USE):
             getattr(second, go)(*arguments, initial_model())
