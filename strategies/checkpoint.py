@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,10 +16,13 @@ from numpy.typing import NDArray
 
 from flwr_sdp import _validate
 from flwr_sdp._files import write_whole
+from flwr_sdp.strategies.folder_lock import FolderLock
 from flwr_sdp.strategies.ledger import Ledger
 from flwr_sdp.strategies.optimizer_state import decode, encode
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+# Checkpoints of version 2 do not have the configs: those that a resumed run is given are taken.
+_READABLE = (2, SCHEMA_VERSION)
 
 _LEDGER = "ledger.json"
 _MANIFEST = "manifest.json"
@@ -44,6 +48,10 @@ class Snapshot:
         What the report needs to know of the rounds so far, JSON-ready.
     ledger : Ledger
         What had been charged by then.
+    surroundings : dict
+        Configs and generators as they stand: see :mod:`flwr_sdp.strategies.surroundings`.
+    is_evaluated : bool
+        Whether its evaluation has been collected.
     """
 
     server_round: int
@@ -51,6 +59,8 @@ class Snapshot:
     optimizer: dict[str, Any]
     facts: dict[str, Any]
     ledger: Ledger
+    surroundings: dict[str, Any] = field(default_factory=dict)
+    is_evaluated: bool = True
 
 
 class Checkpoints:
@@ -60,6 +70,9 @@ class Checkpoints:
     loses the round it was in, and nothing else. The ledger is a file of its own,
     because a charge has to be on disk before its round begins, and a checkpoint is written when the
     round has ended. Neither holds code: arrays in NumPy's format, the rest in JSON.
+
+    One run at a time has the folder: it is locked from the start of a run to its end, and a run
+    whose ledger somebody else has changed stops before it asks anyone or releases anything.
 
     Parameters
     ----------
@@ -75,6 +88,26 @@ class Checkpoints:
         self.keep = _validate.integer("keep", keep, minimum=1)
 
     # ------------------------------------------------------------------ write
+    def lock(self) -> FolderLock:
+        """Keep every other run off the folder.
+
+        Raises
+        ------
+        CheckpointError
+            If another one is at work there.
+        """
+        try:
+            lock = FolderLock(self.directory)
+        except BlockingIOError as error:
+            raise CheckpointError(
+                f"{self.directory} is in use by {error}, whose run is not over: let it end or end "
+                "it, and then go on with strategy.resume"
+            ) from None
+        if lock.is_exclusive:
+            for leftover in self.directory.glob(".*.part"):
+                leftover.unlink(missing_ok=True)
+        return lock
+
     def require_unused(self) -> None:
         """Raise :class:`CheckpointError` if the folder holds a run that has asked anyone."""
         ledger = self._read_ledger()
@@ -86,20 +119,45 @@ class Checkpoints:
                 "strategy.resume, or choose another directory"
             )
 
-    def begin(self, snapshot: Snapshot) -> None:
-        """Start the record of a new run: nothing asked, nothing charged."""
+    def begin(self, snapshot: Snapshot) -> bytes:
+        """Start the record of a new run, nothing asked or charged; return the ledger's file."""
+        there = self.ledger_file()
         self.require_unused()
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.write_ledger(snapshot.ledger)
-        self.save(snapshot)
+        written = self.write_ledger(snapshot.ledger, there)
+        self.save(snapshot, written)
+        return written
 
-    def write_ledger(self, ledger: Ledger) -> None:
-        """Write the ledger. When this returns, it outlives the process and the machine."""
-        text = json.dumps({"schema": SCHEMA_VERSION, **ledger.to_dict()}, indent=1)
-        write_whole(self.directory / _LEDGER, lambda file: file.write(text.encode()))
+    def ledger_file(self) -> bytes | None:
+        """Return what is in the ledger's file, if there is one."""
+        try:
+            return (self.directory / _LEDGER).read_bytes()
+        except FileNotFoundError:
+            return None
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint, and then forget the oldest beyond `keep`."""
+    def require_ledger(self, expected: bytes | None) -> None:
+        """Raise :class:`CheckpointError` if the ledger's file is not what this run left there."""
+        if self.ledger_file() != expected:
+            raise CheckpointError(
+                f"{self.directory / _LEDGER} is not as this run left it: another process has gone "
+                "on with the run, or the file was changed or removed. Nothing is written over it; "
+                "go on with strategy.resume, in one process"
+            )
+
+    def write_ledger(self, ledger: Ledger, expected: bytes | None) -> bytes:
+        """Write the ledger over the `expected` one, and return what is in its file.
+
+        When this returns, it outlives the process and the machine.
+        """
+        self.require_ledger(expected)
+        # No two writes are alike, or one might be taken for another process's.
+        data = {"schema": SCHEMA_VERSION, "write": secrets.token_hex(8), **ledger.to_dict()}
+        written = json.dumps(data, indent=1).encode()
+        write_whole(self.directory / _LEDGER, lambda file: file.write(written))
+        return written
+
+    def save(self, snapshot: Snapshot, expected: bytes | None) -> None:
+        """Write a checkpoint beside the `expected` ledger, and forget the oldest beyond `keep`."""
+        self.require_ledger(expected)
         path = self.directory / f"round-{snapshot.server_round:08d}.ckpt"
         write_whole(path, lambda file: _write_snapshot(file, snapshot))
         for old in self._files()[: -self.keep]:
@@ -141,8 +199,6 @@ class Checkpoints:
                 f"{_LEDGER} in {self.directory} is not that of {path.name}: it has "
                 f"{ledger.num_charges} charges, the model {snapshot.ledger.num_charges}"
             )
-        for leftover in self.directory.glob(".*.part"):
-            leftover.unlink(missing_ok=True)
         return ledger, snapshot
 
     def _read_ledger(self) -> Ledger | None:
@@ -187,6 +243,8 @@ def _write_snapshot(file: IO[bytes], snapshot: Snapshot) -> None:
             "facts": snapshot.facts,
             "model": encode(snapshot.model, store),
             "optimizer": encode(snapshot.optimizer, store),
+            "surroundings": encode(snapshot.surroundings, store),
+            "is_evaluated": snapshot.is_evaluated,
         }
         archive.writestr(_MANIFEST, json.dumps(manifest, allow_nan=False))
 
@@ -208,9 +266,11 @@ def _read_snapshot(archive: zipfile.ZipFile) -> Snapshot:
         optimizer=decode(manifest["optimizer"], archive.read, load),
         facts=manifest["facts"],
         ledger=Ledger.from_dict(manifest["ledger"]),
+        surroundings=decode(manifest.get("surroundings", {"dict": []}), archive.read, load),
+        is_evaluated=manifest.get("is_evaluated", True),
     )
 
 
 def _check_schema(data: dict[str, Any]) -> None:
-    if data.get("schema") != SCHEMA_VERSION:
-        raise ValueError(f"schema must be {SCHEMA_VERSION}; got {data.get('schema')!r}")
+    if data.get("schema") not in _READABLE:
+        raise ValueError(f"schema must be one of {_READABLE}; got {data.get('schema')!r}")

@@ -33,6 +33,7 @@ from flwr_sdp._rounding import round_up
 from flwr_sdp.model_rounding import Rounding
 from flwr_sdp.npy import BFLOAT16, formats_of
 from flwr_sdp.randomness import KeystreamGenerator, secure_generator, seeded_generator
+from flwr_sdp.records import records_of
 from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection
 from flwr_sdp.separated import SeparatedMechanism
 from flwr_sdp.strategies._quiet import quiet
@@ -48,10 +49,11 @@ from flwr_sdp.strategies.cohort import (
     wait_for_nodes,
 )
 from flwr_sdp.strategies.continuation import Continuation, EvaluateFn
+from flwr_sdp.strategies.finite import require_finite, warn_of_nan
 from flwr_sdp.strategies.journal import Journal, require_same_settings
 from flwr_sdp.strategies.ledger import Ledger
 from flwr_sdp.strategies.optimizer_state import (
-    check_savable,
+    functions_of,
     restore_state,
     settings_of,
     state_of,
@@ -59,6 +61,7 @@ from flwr_sdp.strategies.optimizer_state import (
 from flwr_sdp.strategies.projection import ProjectionEffect, projection_effect
 from flwr_sdp.strategies.report import CentralGuarantee, PrivacyReport
 from flwr_sdp.strategies.streaming import StreamingGrid
+from flwr_sdp.strategies.surroundings import EVALUATE, TRAIN, Surroundings
 from flwr_sdp.strategies.tally import Tally, fold
 
 # Flower's own logger, so that these lines appear among Flower's.
@@ -257,7 +260,7 @@ class ClipAndNoise(Strategy):
                     "rng must be a function of the round when it is seeded and checkpoints are "
                     "written: a stream cannot be taken up in its middle"
                 )
-            check_savable(strategy)
+            state_of(strategy)  # it can be saved
         if accountant is not None:
             _check_accountant(accountant, population, self.sampling)
             if noise_multiplier == 0:
@@ -289,7 +292,13 @@ class ClipAndNoise(Strategy):
         self._accumulator = accumulator
         self.checkpoints = checkpoints
         self._strategy_settings = {} if checkpoints is None else settings_of(strategy)
+        self._functions = functions_of(strategy)
         self._journal = Journal(checkpoints)
+        self._surroundings = Surroundings()
+        self._at_start: dict[str, Any] | None = None  # the surroundings before the first round
+        self._saved_model = ArrayRecord()
+        self._is_evaluated = True  # by the devices
+        self._asks_evaluation = False
         self._paid_round: int | None = None
         self._budget = Budget()
         self._rounds_asked = 0
@@ -323,18 +332,24 @@ class ClipAndNoise(Strategy):
         Raises
         ------
         CheckpointError
-            If the folder of the checkpoints holds a run.
+            If the folder of the checkpoints holds a run, or another one is at work there.
         """
-        self._journal.require_unused()
-        return super().start(
-            StreamingGrid(grid),
-            initial_arrays,
-            num_rounds,
-            timeout,
-            train_config,
-            evaluate_config,
-            evaluate_fn,
-        )
+        try:
+            self._journal.require_unused()
+            train_config = self._surroundings.hand(TRAIN, train_config)
+            evaluate_config = self._surroundings.hand(EVALUATE, evaluate_config)
+            self._at_start = self._surroundings.state()
+            return super().start(
+                StreamingGrid(grid),
+                initial_arrays,
+                num_rounds,
+                timeout,
+                train_config,
+                evaluate_config,
+                evaluate_fn,
+            )
+        finally:
+            self._journal.release()
 
     def resume(
         self,
@@ -348,31 +363,38 @@ class ClipAndNoise(Strategy):
     ) -> Result:
         """Go on with the run in the checkpoints, to `num_rounds` rounds in all.
 
-        As :meth:`start`, with the same arguments as the run was started with. `evaluate_fn` is
-        called for the last finished round first. The results are those of the rounds run now.
+        As :meth:`start`, with the same arguments as the run was started with. The configs go on as
+        the strategy has changed them since; left out, they are those of the run. An evaluation that
+        was broken off is repeated, and `evaluate_fn` called for the last finished round, first. The
+        results are those of the rounds run now.
 
         Raises
         ------
         CheckpointError
-            As :meth:`restore` does.
+            As :meth:`restore` does, or if a config is another one than the run was started with.
         """
-        arrays = self.restore(initial_arrays)
-        continuation = Continuation(self, self.rounds_done)
-        return continuation.run(
-            StreamingGrid(grid),
-            arrays,
-            num_rounds,
-            timeout,
-            train_config,
-            evaluate_config,
-            evaluate_fn,
-        )
+        try:
+            arrays = self.restore(initial_arrays)
+            continuation = Continuation(self, self.rounds_done)
+            return continuation.run(
+                StreamingGrid(grid),
+                arrays,
+                num_rounds,
+                timeout,
+                self._surroundings.hand_on(TRAIN, train_config),
+                self._surroundings.hand_on(EVALUATE, evaluate_config),
+                evaluate_fn,
+                is_evaluated=self._is_evaluated,
+            )
+        finally:
+            self._journal.release()
 
     # ------------------------------------------------------------------ ask
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Check the budget, draw the cohort and ask it."""
+        """Check the model and the budget, draw the cohort and ask it."""
+        self._require_finite(arrays, arrays, "the strategy was given")
         least, setting = max(
             (self.min_available_nodes, "min_available_nodes"),
             (self.sampling.least_nodes, self.sampling.setting),
@@ -380,7 +402,8 @@ class ClipAndNoise(Strategy):
         node_ids = wait_for_nodes(grid, least, self.node_timeout, setting)
         self._fix_population(len(node_ids))
         formats = formats_of(arrays)
-        self.selection.released(formats)  # it fits the model, or nobody is asked
+        if self._rounds_asked == 0:
+            warn_of_nan(arrays, self.selection)
         if self._rounds_asked == 0 and (held_back := self.selection.held_back(formats)):
             _log.warning(
                 "%d arrays, such as %r, are excluded and stay as they are. Statistics of batch "
@@ -389,6 +412,8 @@ class ClipAndNoise(Strategy):
                 len(held_back),
                 held_back[0],
             )
+        self._surroundings.hand(TRAIN, config)
+        self._at_start = self._at_start or self._surroundings.state()
         self._journal.open(
             server_round,
             lambda: self._settings(arrays),
@@ -407,9 +432,14 @@ class ClipAndNoise(Strategy):
         )
         self._model, self._cohort, self._asked_at = arrays, cohort, time.monotonic()
         messages = self._requests(server_round, arrays, config, grid, cohort)
-        self._rounds_asked += 1
+        if self.checkpoints is not None:
+            state_of(self.strategy, self._functions)  # it can still be saved
         self._journal.charge(server_round, None if self.accountant is None else self._event())
+        self._rounds_asked += 1
         return messages
+
+    def _require_finite(self, model: ArrayRecord, arrays: ArrayRecord, origin: str) -> None:
+        require_finite(arrays, self.selection.released(formats_of(model)), origin)
 
     def _requests(
         self,
@@ -443,6 +473,9 @@ class ClipAndNoise(Strategy):
             )
         # Every member of the cohort is asked the same thing, whatever sample the inner one drew.
         content, message_type = messages[0].content, messages[0].metadata.message_type
+        for sent in records_of(content, ArrayRecord):
+            if sent is not arrays:
+                self._require_finite(arrays, sent, f"{type(self.strategy).__name__} sends")
         # Most of the time of a large round goes into making messages: those there are serve.
         made = {
             message.metadata.dst_node_id: message
@@ -527,7 +560,9 @@ class ClipAndNoise(Strategy):
         self.last_round = dict(metrics)
         # Whatever fails from here on has released nothing: the model leaves with the return.
         model = self._model if arrays is None else arrays
+        self._is_evaluated = False
         self._journal.save(server_round, lambda ledger: self._snapshot(server_round, model, ledger))
+        self._saved_model = model
         if arrays is not None:
             self.last_arrays = arrays
         _log.info(
@@ -602,9 +637,21 @@ class ClipAndNoise(Strategy):
         scalars = {
             name: value for name, value in (metrics or {}).items() if isinstance(value, int | float)
         }
-        return total.like_model(arrays), scalars
+        arrays = total.like_model(arrays)
+        self._require_finite(self._model, arrays, f"{type(self.strategy).__name__} has returned")
+        return arrays, scalars
 
     # ------------------------------------------------------------------ account
+    @property
+    def train_config(self) -> ConfigRecord:
+        """The config that rounds are handed, as it stands; a resumed run's is that of the run."""
+        return self._surroundings.configs.setdefault(TRAIN, ConfigRecord())
+
+    @property
+    def evaluate_config(self) -> ConfigRecord:
+        """The config that evaluations are handed, as it stands."""
+        return self._surroundings.configs.setdefault(EVALUATE, ConfigRecord())
+
     @property
     def expected_cohort(self) -> float:
         """Expected number of clients in a round, q N or the cohort size: the divisor of the sum."""
@@ -791,7 +838,9 @@ class ClipAndNoise(Strategy):
 
         For training loops of one's own; :meth:`resume` does this and runs the rounds. The charge
         of a round that was under way stays charged, and is that of its repetition: its result was
-        not saved, and so has not been released.
+        not saved, and so has not been released. :attr:`train_config` and :attr:`evaluate_config`
+        are as the run left them, and so are the global generators of Python and NumPy. No other
+        process can go on with the run until this strategy is deleted, or the process ends.
 
         Parameters
         ----------
@@ -801,7 +850,8 @@ class ClipAndNoise(Strategy):
         Raises
         ------
         CheckpointError
-            If there is no run, no ledger, a damaged file, or another configuration, which is named.
+            If there is no run, no ledger, a damaged file, or another configuration, which is named;
+            or if the run is not over, here or in another process.
         ValueError
             If this strategy or its accountant has been used before.
         """
@@ -811,6 +861,13 @@ class ClipAndNoise(Strategy):
                 "a run can be resumed by a new strategy with a new accountant only: the ledger "
                 "would be charged on top of what is there"
             )
+        try:
+            return self._take_up(initial_arrays)
+        except BaseException:
+            self._journal.release()
+            raise
+
+    def _take_up(self, initial_arrays: ArrayRecord) -> ArrayRecord:
         ledger, snapshot = self._journal.load()
         population = ledger.settings.get("population")
         if self.population is None and isinstance(population, int):
@@ -833,7 +890,9 @@ class ClipAndNoise(Strategy):
         self._counts_nodes = facts["counts_nodes"]
         self._seeded_noise |= facts["seeded_noise"]
         self.last_round = dict(facts["last_round"])
-        self.last_arrays = snapshot.model
+        self._saved_model = self.last_arrays = snapshot.model
+        self._is_evaluated = snapshot.is_evaluated
+        self._surroundings.restore(snapshot.surroundings)
         _log.info(
             "resumed after round %d: %d rounds asked, %d releases charged",
             done,
@@ -863,7 +922,7 @@ class ClipAndNoise(Strategy):
         return Snapshot(
             server_round=server_round,
             model=arrays,
-            optimizer=state_of(self.strategy),
+            optimizer=state_of(self.strategy, self._functions),
             facts={
                 "rounds_released": self._rounds_released,
                 "tally": self._tally.to_dict(),
@@ -873,6 +932,8 @@ class ClipAndNoise(Strategy):
                 "last_round": self.last_round,
             },
             ledger=ledger,
+            surroundings=(server_round == 0 and self._at_start) or self._surroundings.state(),
+            is_evaluated=self._is_evaluated,
         )
 
     # ------------------------------------------------------------------ the rest is the inner one's
@@ -880,7 +941,10 @@ class ClipAndNoise(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Leave evaluation to the inner strategy."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        self._surroundings.hand(EVALUATE, config)
+        messages = list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
+        self._asks_evaluation = bool(messages)
+        return messages
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -890,7 +954,14 @@ class ClipAndNoise(Strategy):
         for reply in listed:
             if reply.has_content():
                 self._tally.note_metrics(reply.content)
-        return self.strategy.aggregate_evaluate(server_round, listed)
+        metrics = self.strategy.aggregate_evaluate(server_round, listed)
+        self._is_evaluated = True
+        if self._asks_evaluation:  # one that asked nobody is as well repeated
+            self._journal.save_again(
+                server_round,
+                lambda ledger: self._snapshot(server_round, self._saved_model, ledger),
+            )
+        return metrics
 
     def summary(self) -> None:
         """Log the settings."""

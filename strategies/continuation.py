@@ -28,15 +28,26 @@ class Continuation(Strategy):
         arrays: ArrayRecord,
         num_rounds: int,
         timeout: float,
-        train_config: ConfigRecord | None,
-        evaluate_config: ConfigRecord | None,
+        train_config: ConfigRecord,
+        evaluate_config: ConfigRecord,
         evaluate_fn: EvaluateFn | None,
+        *,
+        is_evaluated: bool,
     ) -> Result:
-        """Run the rounds up to `num_rounds`; the model is evaluated as it stands first."""
+        """Run the rounds up to `num_rounds`; the model is evaluated as it stands first.
+
+        By the devices too, unless `is_evaluated`: they had not been asked, or had not all replied.
+        """
 
         def evaluate(server_round: int, model: ArrayRecord) -> MetricRecord | None:
             return None if evaluate_fn is None else evaluate_fn(server_round + self._done, model)
 
+        missed: dict[int, MetricRecord] = {}
+        if not is_evaluated:
+            messages = self.configure_evaluate(0, arrays, evaluate_config, grid)
+            replies = grid.send_and_receive(messages, timeout=timeout)
+            metrics = self.aggregate_evaluate(0, replies)
+            missed = {} if metrics is None else {0: metrics}
         result = self.start(
             grid,
             arrays,
@@ -49,7 +60,9 @@ class Continuation(Strategy):
         if not result.arrays:  # no round was left to run, or all were skipped
             result.arrays = arrays
         result.train_metrics_clientapp = self._renumbered(result.train_metrics_clientapp)
-        result.evaluate_metrics_clientapp = self._renumbered(result.evaluate_metrics_clientapp)
+        result.evaluate_metrics_clientapp = self._renumbered(
+            {**missed, **result.evaluate_metrics_clientapp}
+        )
         result.evaluate_metrics_serverapp = self._renumbered(result.evaluate_metrics_serverapp)
         return result
 

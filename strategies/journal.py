@@ -8,6 +8,7 @@ from typing import Any
 from flwr.serverapp import GaussianPrivacyEvent
 
 from flwr_sdp.strategies.checkpoint import CheckpointError, Checkpoints, Snapshot
+from flwr_sdp.strategies.folder_lock import FolderLock
 from flwr_sdp.strategies.ledger import Ledger
 
 TakeSnapshot = Callable[[Ledger], Snapshot]
@@ -17,22 +18,39 @@ TakeSnapshot = Callable[[Ledger], Snapshot]
 class Journal:
     """The ledger and the checkpoints of one run. Without a folder for them, it does nothing.
 
-    A charge is on disk before anyone is asked, a result before anyone sees it.
+    A charge is on disk before anyone is asked, a result before anyone sees it. The folder is
+    locked from the first look at it until :meth:`release`, and nothing is written over a ledger
+    that is not the one written last.
     """
 
     def __init__(self, checkpoints: Checkpoints | None) -> None:
         self.checkpoints = checkpoints
         self._ledger: Ledger | None = None
+        self._written: bytes | None = None  # what is in the ledger's file
+        self._lock: FolderLock | None = None
 
     @property
     def rounds_done(self) -> int:
         """Rounds whose result has been saved."""
         return 0 if self._ledger is None else self._ledger.completed_round
 
+    def release(self) -> None:
+        """Let others have the folder: the run is over."""
+        if self._lock is not None:
+            self._lock.release()
+
     def require_unused(self) -> None:
         """Raise :class:`CheckpointError` if the folder holds another run."""
-        if self.checkpoints is not None and self._ledger is None:
+        if self.checkpoints is None:
+            return
+        self._hold(self.checkpoints)
+        if self._ledger is None:
             self.checkpoints.require_unused()
+
+    def _hold(self, checkpoints: Checkpoints) -> None:
+        if self._lock is None or not self._lock.is_held:  # a forked child does not hold it
+            checkpoints.directory.mkdir(parents=True, exist_ok=True)
+            self._lock = checkpoints.lock()
 
     def open(
         self,
@@ -45,19 +63,23 @@ class Journal:
 
         Raises
         ------
+        CheckpointError
+            If the folder is in use, or holds another run.
         ValueError
             If releases were charged that the ledger would not have, or rounds are left out.
         """
         if self.checkpoints is None:
             return
+        self._hold(self.checkpoints)
         if self._ledger is None:
             if charged_elsewhere:
                 raise ValueError(
                     "accountant must be new when checkpoints are written, or the ledger would not "
                     f"have all its charges; got one with {charged_elsewhere} releases"
                 )
-            self._ledger = Ledger(settings=settings())
-            self.checkpoints.begin(take_snapshot(self._ledger))
+            ledger = Ledger(settings=settings())
+            self._written = self.checkpoints.begin(take_snapshot(ledger))
+            self._ledger = ledger
         if server_round != self._ledger.completed_round + 1:
             raise ValueError(
                 f"server_round must be {self._ledger.completed_round + 1}, the next after the last "
@@ -68,8 +90,9 @@ class Journal:
         """Put the charge of a round on disk; only then may anyone be asked."""
         if self.checkpoints is None or self._ledger is None:
             return
-        self._ledger = self._ledger.charged(server_round, event)
-        self.checkpoints.write_ledger(self._ledger)
+        ledger = self._ledger.charged(server_round, event)
+        self._written = self.checkpoints.write_ledger(ledger, self._written)
+        self._ledger = ledger
 
     def require_charge(self, server_round: int) -> None:
         """Raise ``ValueError`` if a round has not been charged."""
@@ -84,9 +107,16 @@ class Journal:
         """Put the result of a round on disk; only then may anyone see it."""
         if self.checkpoints is None or self._ledger is None:
             return
-        self._ledger = self._ledger.completed(server_round)
-        self.checkpoints.save(take_snapshot(self._ledger))
-        self.checkpoints.write_ledger(self._ledger)
+        ledger = self._ledger.completed(server_round)
+        self.checkpoints.save(take_snapshot(ledger), self._written)
+        self._written = self.checkpoints.write_ledger(ledger, self._written)
+        self._ledger = ledger
+
+    def save_again(self, server_round: int, take_snapshot: TakeSnapshot) -> None:
+        """Put on disk what the evaluation of the last round has changed."""
+        if self.checkpoints is not None and self._ledger is not None:
+            if server_round == self._ledger.completed_round:
+                self.checkpoints.save(take_snapshot(self._ledger), self._written)
 
     def load(self) -> tuple[Ledger, Snapshot]:
         """Return what is on disk: the ledger, and the last checkpoint.
@@ -94,12 +124,15 @@ class Journal:
         Raises
         ------
         CheckpointError
-            As :meth:`Checkpoints.load` does.
+            If the folder is in use, or as :meth:`Checkpoints.load` does.
         ValueError
             If there is no folder.
         """
         if self.checkpoints is None:
             raise ValueError("checkpoints must be given to resume a run; got None")
+        if self.checkpoints.directory.is_dir():
+            self._hold(self.checkpoints)
+        self._written = self.checkpoints.ledger_file()
         return self.checkpoints.load()
 
     def go_on(self, ledger: Ledger, done: int) -> tuple[Ledger, bool]:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-# A function is a setting of the strategy, not its state: a resumed run brings its own.
+# A function is a setting of the strategy, not its state: a resumed run brings its own, and no run
+# may change it.
 _FUNCTIONS = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -28,17 +29,47 @@ Store = Callable[[NDArray[Any] | bytes], str]
 Fetch = Callable[[str], bytes]
 
 
-def state_of(strategy: Strategy) -> dict[str, Any]:
+def functions_of(strategy: Strategy) -> dict[str, Any]:
+    """Return the functions among a strategy's attributes, which no checkpoint can hold."""
+    if _speaks_for_itself(strategy):
+        return {}
+    return {name: each for name, each in vars(strategy).items() if isinstance(each, _FUNCTIONS)}
+
+
+def state_of(strategy: Strategy, functions: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return what a strategy carries from round to round.
 
     Flower's strategies have no method for it, and keep all of it in their attributes: settings,
     momenta, the last model. A strategy that keeps it elsewhere, or in objects that are not plain
     data, has to say itself what is to be saved, by ``state_dict()`` and ``load_state_dict(state)``.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        The strategy.
+    functions : dict, optional
+        What :func:`functions_of` it returned before the run.
+
+    Raises
+    ------
+    ValueError
+        Naming the first attribute that cannot be saved, or a function that is another one now.
     """
     if _speaks_for_itself(strategy):
-        return dict(strategy.state_dict())  # type: ignore[attr-defined]
-    attributes = vars(strategy).items()
-    return {name: value for name, value in attributes if not isinstance(value, _FUNCTIONS)}
+        state = dict(strategy.state_dict())  # type: ignore[attr-defined]
+    else:
+        now = functions_of(strategy)
+        state = {name: value for name, value in vars(strategy).items() if name not in now}
+        before = now if functions is None else functions
+        for name in sorted({*before, *now}):
+            if before.get(name) != now.get(name):
+                raise _not_savable(strategy, name, "another function than before the run")
+    for name, value in state.items():
+        try:
+            encode(value, lambda _data: "")
+        except TypeError as error:
+            raise _not_savable(strategy, name, str(error)) from None
+    return state
 
 
 def restore_state(strategy: Strategy, state: dict[str, Any]) -> None:
@@ -58,17 +89,11 @@ def settings_of(strategy: Strategy) -> dict[str, Any]:
     }
 
 
-def check_savable(strategy: Strategy) -> None:
-    """Raise ``ValueError`` naming the first attribute that cannot be saved."""
-    for name, value in state_of(strategy).items():
-        try:
-            encode(value, lambda _data: "")
-        except TypeError as error:
-            raise ValueError(
-                f"strategy must be plain data to be saved, but {type(strategy).__name__}.{name} "
-                f"holds {error}: give it state_dict() and load_state_dict(), or leave out "
-                "checkpoints"
-            ) from None
+def _not_savable(strategy: Strategy, name: str, what: str) -> ValueError:
+    return ValueError(
+        f"strategy must be plain data to be saved, but {type(strategy).__name__}.{name} holds "
+        f"{what}: give it state_dict() and load_state_dict(), or leave out checkpoints"
+    )
 
 
 def _speaks_for_itself(strategy: Strategy) -> bool:
@@ -88,11 +113,15 @@ def encode(value: Any, store: Store) -> Any:
         return value
     if type(value) is float:
         return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, bytes):
+        return {"bytes": store(value)}
     if isinstance(value, Array):
         return {
             "flower": [value.dtype, list(value.shape), value.stype],
             "data": store(value.data),
         }
+    if isinstance(value, MetricRecord):
+        return {"metrics": encode(dict(value), store)}
     if isinstance(value, ArrayRecord):
         return {"arrays": [[name, encode(array, store)] for name, array in value.items()]}
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
@@ -115,6 +144,10 @@ def decode(node: Any, fetch: Fetch, load: Callable[[str], NDArray[Any]]) -> Any:
     ((kind, content),) = node.items()
     if kind == "float":
         return float(content)
+    if kind == "bytes":
+        return fetch(content)
+    if kind == "metrics":
+        return MetricRecord(decode(content, fetch, load))
     if kind == "arrays":
         return ArrayRecord({name: decode(item, fetch, load) for name, item in content})
     if kind == "ndarray":

@@ -83,4 +83,4 @@ def take_up(run: Run) -> bool:
     run.privacy_report.unlink(missing_ok=True)
     (run.folder / _CONFIG).write_text(tomli_w.dumps(run.config), encoding="utf-8")
     checkpoints = run.folder / _CHECKPOINTS
-    return not run.baseline and checkpoints.is_dir() and any(checkpoints.iterdir())
+    return not run.baseline and checkpoints.is_dir() and any(checkpoints.glob("round-*"))
