@@ -16,11 +16,25 @@ from flwr.serverapp import (
 from flwr_sdp import _validate
 from flwr_sdp.strategies._quiet import quiet
 from flwr_sdp.strategies.best_accountant import BestAccountant
+from flwr_sdp.strategies.events import ROUNDING, RatedEvent, in_whole_clients
+from flwr_sdp.strategies.pld_accountant import PldAccountant
 
 
 def default_delta(population: int) -> float:
     """Return the delta that is meant where none is given: well below one over the clients."""
     return min(1e-5, 0.1 / population)
+
+
+def delta_warning(delta: float, population: int) -> str | None:
+    """Return what to say beside a delta that permits to publish a client outright, or None.
+
+    A mechanism that picks one of N clients at random and gives out all it holds has epsilon 0 at
+    delta = 1/N.
+    """
+    share = 1.0 / population
+    if delta < share * (1.0 - ROUNDING):
+        return None
+    return f"delta {delta:.3g} >= 1/N = {share:.3g}: a client may be published outright"
 
 
 def poisson_accountant(
@@ -89,8 +103,9 @@ def poisson_event(
 ) -> GaussianPrivacyEvent:
     """Return the event of one Poisson-sampled Gaussian release.
 
-    Flower's event holds a whole number of clients, so an expected cohort that is not whole is
-    rounded up: the sampling rate it is charged at is never below the real one (up to 1e-12 of it).
+    Flower's event holds a whole number of clients. Where that does not make the rate, it is the
+    next larger one, at which other accountants charge, and the event holds the rate besides: at
+    that our own charge.
 
     Raises
     ------
@@ -103,13 +118,17 @@ def poisson_event(
     # The product of a rate and a population carries rounding: 0.07 * 100 is 7.000000000000001.
     expected = sampling_rate * population
     cohort = round(expected)
-    if cohort < expected * (1.0 - 1e-12):
+    if cohort < expected * (1.0 - ROUNDING):
         cohort = math.ceil(expected)
-    return GaussianPrivacyEvent(
-        noise_multiplier=noise_multiplier,
-        sample_size=min(max(cohort, 1), population),
-        population_size=population,
-    )
+    cohort = min(max(cohort, 1), population)
+    if cohort / population == sampling_rate:
+        return GaussianPrivacyEvent(noise_multiplier, cohort, population)
+    return RatedEvent(noise_multiplier, cohort, population, sampling_rate)
+
+
+def as_charged(accountant: PrivacyAccountant, event: GaussianPrivacyEvent) -> GaussianPrivacyEvent:
+    """Return what an accountant charges for an event: only our own read an exact rate."""
+    return event if isinstance(accountant, PldAccountant) else in_whole_clients(event)
 
 
 def fixed_size_event(

@@ -27,10 +27,10 @@ def noise_multiplier_for(
     epsilon : float
         Target of the whole training, positive.
     delta : float
-        In (0, 1).
+        In (0, 1). Take it well below one over the number of clients: from there on it permits to
+        publish one of them outright.
     sampling_rate : float
-        q, in (0, 1]: the rate that is charged, which is a whole number of clients in the population
-        (:func:`~flwr_sdp.strategies.poisson_event` rounds up).
+        q, in (0, 1]. (Accountants other than ours charge the next larger whole number of clients.)
     rounds : int
         Number of releases.
 

@@ -37,7 +37,12 @@ from flwr_sdp.records import records_of
 from flwr_sdp.released import BATCH_NORM_STATISTICS, Selection
 from flwr_sdp.separated import SeparatedMechanism
 from flwr_sdp.strategies._quiet import quiet
-from flwr_sdp.strategies.accountants import compose, default_delta
+from flwr_sdp.strategies.accountants import (
+    as_charged,
+    compose,
+    default_delta,
+    delta_warning,
+)
 from flwr_sdp.strategies.accumulator import LEAST_NOISE, Accumulator, ClippedSum
 from flwr_sdp.strategies.budget import Budget
 from flwr_sdp.strategies.checkpoint import Checkpoints, Snapshot
@@ -49,6 +54,7 @@ from flwr_sdp.strategies.cohort import (
     wait_for_nodes,
 )
 from flwr_sdp.strategies.continuation import Continuation, EvaluateFn
+from flwr_sdp.strategies.events import ROUNDING, rate_of
 from flwr_sdp.strategies.finite import require_finite, warn_of_nan
 from flwr_sdp.strategies.journal import Journal, require_same_settings
 from flwr_sdp.strategies.ledger import Ledger
@@ -96,7 +102,8 @@ class ClipAndNoise(Strategy):
         guarantee, and the report says so.
     sampling_rate : float, optional
         q, in (0, 1]: each connected node is asked with this probability, on its own, and the round
-        is charged as a Poisson-sampled release. Give this or `cohort_size`.
+        is charged as a Poisson-sampled release at this rate (by Flower's accountants at that of
+        the next larger whole number of clients). Give this or `cohort_size`.
     cohort_size : int, optional
         Ask exactly this many nodes, drawn without replacement. One client more or less exchanges a
         member of the cohort, so that a round is charged as a release at sensitivity 2 rho, with
@@ -695,9 +702,19 @@ class ClipAndNoise(Strategy):
                 f"clip_norm={self.clip_norm:g}: shortening them left {tally.kept / tally.used:.3f} "
                 "of their length and biases the mean by about that factor"
             )
+        if warning := self._delta_warning():
+            exceptions.append(warning)
         spent = self.privacy_spent()
         central = None
         if spent is not None and self._claims_central:
+            # Where not all were charged at the rate drawn with, the figure is that of the largest.
+            drawn = rate_of(self.sampling.event(self.noise_multiplier, int(self.population or 0)))
+            rate = max([drawn, *map(rate_of, self._events)])
+            if rate > drawn * (1.0 + 2.0 * ROUNDING):
+                exceptions.append(
+                    f"clients were drawn at rate {drawn:g} and rounds charged at {rate:g}, as a "
+                    "whole number of clients: central epsilons may be lower than stated"
+                )
             central = CentralGuarantee(
                 epsilon=spent.epsilon,
                 delta=spent.delta,
@@ -705,9 +722,10 @@ class ClipAndNoise(Strategy):
                 accountant=spent.accounting_method,
                 noise_multiplier=self.noise_multiplier,
                 clip_norm=self.clip_norm,
-                sampling_rate=self.expected_cohort / int(self.population or 1),
+                sampling_rate=rate,
                 population=int(self.population or 0),
                 sampling=self.sampling.name,
+                expected_cohort=self.expected_cohort,
             )
         mechanism, declared = self.mechanism, tally.declared
         known = math.inf if mechanism is None else mechanism.max_output_norm
@@ -732,7 +750,7 @@ class ClipAndNoise(Strategy):
         return PrivacyReport(
             rounds=self._rounds_released,
             max_reports_per_client=self._rounds_asked,
-            local=None if tally.unmarked_used else tally.local,
+            local=None if tally.unmarked_used or tally.insecure else tally.local,
             dim=self._dim,
             central=central,
             without_projection=None if central is None else self._without_projection(central),
@@ -745,7 +763,8 @@ class ClipAndNoise(Strategy):
         longest = self._tally.longest_report
         # No reply, no length: the noise alone has been released, and the run's figure says so.
         # Releases that are not this strategy's, or not of this noise, are not known well enough.
-        if longest == 0.0 or self._charged_before or self._events != {self._event()}:
+        noises = {event.noise_multiplier for event in self._events}
+        if longest == 0.0 or self._charged_before or noises != {self._event().noise_multiplier}:
             return None
         if self.mechanism is None:
             longest = max(longest, self.clip_norm)
@@ -758,7 +777,8 @@ class ClipAndNoise(Strategy):
         accountant = self.sampling.accountant(
             population=population, delta=central.delta, max_epsilon=None
         )
-        compose(accountant, self.sampling.event(multiplier, population), central.releases)
+        event = self.sampling.event(multiplier, population)
+        compose(accountant, event, central.releases)
         spent = accountant.get_privacy_spent()
         return replace(
             central,
@@ -766,6 +786,7 @@ class ClipAndNoise(Strategy):
             accountant=spent.accounting_method,
             noise_multiplier=multiplier,
             clip_norm=longest,
+            sampling_rate=rate_of(event),
         )
 
     def _projection_effect(self) -> ProjectionEffect | None:
@@ -773,13 +794,21 @@ class ClipAndNoise(Strategy):
             return None
         return projection_effect(self.mechanism, self.clip_norm)
 
+    def _delta_warning(self) -> str | None:
+        config = None if self.accountant is None else self.accountant.config
+        delta = self.delta if config is None else config.target_delta
+        if delta is None or self.population is None or self.noise_multiplier == 0:
+            return None
+        return delta_warning(delta, self.population)
+
     @property
     def _claims_central(self) -> bool:
         """Whether what was charged is a guarantee; :meth:`report` says why if not."""
         return not self.min_replies and not self._seeded_noise
 
     def _event(self) -> GaussianPrivacyEvent:
-        return self.sampling.event(self.noise_multiplier, int(self.population or 0))
+        event = self.sampling.event(self.noise_multiplier, int(self.population or 0))
+        return event if self.accountant is None else as_charged(self.accountant, event)
 
     def _fix_population(self, connected: int) -> None:
         if self.population is None:
@@ -876,6 +905,7 @@ class ClipAndNoise(Strategy):
         self._fix_population(0)
         if self.accountant is not None:
             for event, count in ledger.charges:
+                event = as_charged(self.accountant, event)
                 compose(self.accountant, event, count)
                 self._events.add(event)
         done = snapshot.server_round

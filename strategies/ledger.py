@@ -7,6 +7,8 @@ from typing import Any
 
 from flwr.serverapp import GaussianPrivacyEvent
 
+from flwr_sdp.strategies.events import event_of
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ledger:
@@ -93,7 +95,7 @@ class Ledger:
             if type(count) is not int or count < 1:
                 raise ValueError(f"count must be an integer >= 1; got {count!r}")
             event = {name: value for name, value in charge.items() if name != "count"}
-            charges.append((GaussianPrivacyEvent(**event), count))
+            charges.append((event_of(event), count))
         return cls(
             settings=dict(data["settings"]),
             charged_round=int(data["charged_round"]),

@@ -16,6 +16,7 @@ from flwr_sdp.separated import SeparatedBudget, SeparatedMechanism
 from flwr_sdp.strategies.accountants import (
     compose,
     default_delta,
+    delta_warning,
     poisson_accountant,
     poisson_event,
 )
@@ -154,7 +155,7 @@ def plan(
     noise_multiplier : float
         z, of the server's noise, in units of the longest report; 0 for none.
     delta : float, optional
-        By default the smaller of 1e-5 and 1 / (10 N).
+        By default the smaller of 1e-5 and 1 / (10 N). From 1 / N on a verdict says what it permits.
     rule : {"tight", "paper"}
         Of PrivUnit.
 
@@ -162,7 +163,7 @@ def plan(
     -------
     Plan
         With `verdicts` that say plainly when the noise drowns the signal, when the target cannot be
-        protected, or when nothing is protected over all reports.
+        protected, when nothing is protected over all reports, or when delta is too large.
 
     Raises
     ------
@@ -313,4 +314,7 @@ def _with_verdicts(made: Plan) -> Plan:
             f"the central epsilon of {round_up(made.central_epsilon, 4)} says little: raise the "
             "noise multiplier, or lower the sampling rate or the rounds"
         )
+    warning = delta_warning(made.delta, made.population)
+    if warning is not None and made.noise_multiplier > 0.0:
+        verdicts.append(warning)
     return replace(made, verdicts=tuple(verdicts))

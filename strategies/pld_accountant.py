@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from flwr.serverapp import (
@@ -14,6 +15,7 @@ from flwr.serverapp import (
 )
 
 from flwr_sdp import _validate
+from flwr_sdp.strategies.events import event_of, rate_of
 from flwr_sdp.strategies.privacy_loss import PrivacyLoss, SampledGaussian
 
 _SCHEMA_VERSION = 1
@@ -31,7 +33,8 @@ class PldAccountant:
         Flower's. It says what an event is charged as, and what is claimed:
 
         - ``POISSON``, ``ADD_OR_REMOVE_ONE``: every client is in with probability ``sample_size /
-          population_size``, independently. Neighbours differ by one client more or less.
+          population_size``, or the exact rate that an event of :func:`poisson_event` holds,
+          independently. Neighbours differ by one client more or less.
         - ``NO_AMPLIFICATION``, ``ADD_OR_REMOVE_ONE``: the Gaussian as it stands, whoever was asked.
           Neighbours differ in that one client's updates are there or are not, *all other replies
           being the same*. A cohort of fixed size does not leave them the same, see
@@ -147,15 +150,7 @@ class PldAccountant:
             "backend": self._method,
             "config": _config_state(self._config),
             "compositions": [
-                {
-                    "event": {
-                        "noise_multiplier": event.noise_multiplier,
-                        "sample_size": event.sample_size,
-                        "population_size": event.population_size,
-                    },
-                    "count": count,
-                }
-                for event, count in self._compositions
+                {"event": asdict(event), "count": count} for event, count in self._compositions
             ],
         }
 
@@ -181,7 +176,7 @@ class PldAccountant:
         restored = type(self)(self._config)
         try:
             for entry in state["compositions"]:
-                restored.compose(GaussianPrivacyEvent(**entry["event"]), entry["count"])
+                restored.compose(event_of(entry["event"]), entry["count"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"state has a composition that is not one: {error}") from error
         self._compositions, self._counts = restored._compositions, restored._counts
@@ -197,7 +192,7 @@ class PldAccountant:
             )
         method, noise, rate = self._config.sampling_method, event.noise_multiplier, 1.0
         if method is SamplingMethod.POISSON:
-            rate = event.sample_size / event.population_size
+            rate = rate_of(event)
         elif method is SamplingMethod.WITHOUT_REPLACEMENT:
             noise /= 2.0
         return SampledGaussian(sampling_rate=rate, noise_multiplier=noise)

@@ -209,6 +209,8 @@ class PrivacyLoss:
         if is_plain or math.log(delta) < _LEAST_LOG_DELTA:
             return bound
         epsilon = self._epsilon(counts, delta, True, 0.0)
+        if epsilon >= bound:  # it may be infinite, and then there is no lattice to aim at
+            return bound
         return min(bound, self._epsilon(counts, delta, False, epsilon))
 
     def delta(self, counts: Mapping[SampledGaussian, int], epsilon: float) -> float:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from flwr_sdp._rounding import power_of_ten, round_up
 from flwr_sdp.reconstruction import log_breach_bound
-from flwr_sdp.strategies.accountants import compose, poisson_accountant, poisson_event
+from flwr_sdp.strategies.accountants import (
+    compose,
+    delta_warning,
+    poisson_accountant,
+    poisson_event,
+)
+from flwr_sdp.strategies.events import rate_of
 from flwr_sdp.strategies.projection import ProjectionEffect
 
 SCHEMA_VERSION = 1
@@ -50,7 +56,11 @@ class LocalGuarantee:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CentralGuarantee:
-    """(epsilon, delta)-differential privacy of the released models, and what it rests on."""
+    """(epsilon, delta)-differential privacy of the released models, and what it rests on.
+
+    `sampling_rate` is the one charged. Accountants other than ours charge whole numbers of clients;
+    then `expected_cohort`, the divisor of a run's sums, is below that share of the population.
+    """
 
     epsilon: float
     delta: float
@@ -61,6 +71,12 @@ class CentralGuarantee:
     sampling_rate: float
     population: int
     sampling: str = "poisson"
+    expected_cohort: float | None = None
+
+    @property
+    def warning(self) -> str | None:
+        """What to read beside the figure: its delta permits to publish one of the clients."""
+        return delta_warning(self.delta, self.population)
 
     def projected(
         self, *, population: int, noise_multiplier: float, delta: float
@@ -77,7 +93,8 @@ class CentralGuarantee:
         ValueError
             If a number is out of range, or the population too small for the cohort.
         """
-        noise_on_average = self.noise_multiplier / (self.sampling_rate * self.population)
+        run_cohort = self.expected_cohort or self.sampling_rate * self.population
+        noise_on_average = self.noise_multiplier / run_cohort
         cohort = noise_multiplier / noise_on_average
         if not cohort <= population:
             raise ValueError(
@@ -98,9 +115,10 @@ class CentralGuarantee:
             delta=delta,
             accountant=spent.accounting_method,
             noise_multiplier=noise_multiplier,
-            sampling_rate=event.sample_size / population,
+            sampling_rate=rate_of(event),
             population=population,
             sampling="poisson",
+            expected_cohort=cohort,
         )
 
 
@@ -252,7 +270,9 @@ class PrivacyReport:
             lines += _projection_lines(self.projection)
         for projection in self.projections:
             lines += _central_lines("PROJECTED", projection)
-        lines += [f"  note     {text}" for text in self.exceptions]
+        # What stands beside a number already is no note.
+        said = {guarantee.warning for guarantee in (self.central, *self.projections) if guarantee}
+        lines += [f"  note     {text}" for text in self.exceptions if text not in said]
         return "\n".join(lines)
 
     def _reconstruction(self, local: LocalGuarantee, dim: int) -> dict[str, Any]:
@@ -286,10 +306,15 @@ class PrivacyReport:
 
 
 def _read(kind: type[_Part], entry: Mapping[str, Any]) -> _Part:
-    """Return the dataclass that `entry` has every field of; null is what is no number."""
-    values: dict[str, Any] = {field.name: entry[field.name] for field in fields(kind)}
-    missing: dict[str, Any] = {name: math.nan for name, value in values.items() if value is None}
-    return kind(**{**values, **missing})
+    """Return the dataclass that `entry` has the fields of; null is what is no number or unknown."""
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        if field.default is MISSING:
+            value = entry[field.name]
+            values[field.name] = math.nan if value is None else value
+        elif field.name in entry:  # reports of before lack it
+            values[field.name] = entry[field.name]
+    return kind(**values)
 
 
 def _central(entry: Mapping[str, Any] | None) -> CentralGuarantee | None:
@@ -301,6 +326,7 @@ def _central_dict(guarantee: CentralGuarantee) -> dict[str, Any]:
         "against": "whoever sees the models",
         "adjacency": "add or remove one client",
         **asdict(guarantee),
+        "warning": guarantee.warning,
     }
 
 
@@ -328,4 +354,5 @@ def _central_lines(status: str, guarantee: CentralGuarantee) -> list[str]:
         f"population {guarantee.population:,}",
         f"                      {guarantee.releases} releases, {cohorts}, "
         f"noise multiplier {guarantee.noise_multiplier:.4g} ({guarantee.accountant})",
+        *([] if guarantee.warning is None else [f"           ! {guarantee.warning}"]),
     ]

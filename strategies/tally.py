@@ -27,6 +27,11 @@ from flwr_sdp.strategies.report import LocalGuarantee
 # Clients write the texts of their errors, so the report bounds how many kinds it keeps.
 _MAX_EXCEPTIONS = 50
 
+_INSECURE = (
+    "a device drew its noise from a generator that is not secure: simulation only, a local "
+    "guarantee takes the secure one"
+)
+
 
 @dataclass(kw_only=True, slots=True)
 class Tally:
@@ -64,10 +69,16 @@ class Tally:
     longest_report: float = 0.0
     exceptions: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def insecure(self) -> int:
+        """Replies whose noise was not from the secure generator: no local guarantee holds."""
+        return self.exceptions.get(_INSECURE, 0)
+
     def note(self, exception: str, count: int = 1) -> None:
         """Remember an exception for the report; repeats are counted, not listed."""
         exception = " ".join(exception.split())[:200]
-        if exception not in self.exceptions and len(self.exceptions) >= _MAX_EXCEPTIONS:
+        is_kept = exception in self.exceptions or exception == _INSECURE
+        if not is_kept and len(self.exceptions) >= _MAX_EXCEPTIONS:
             exception = "further exceptions of other kinds"
         self.exceptions[exception] = self.exceptions.get(exception, 0) + count
 
@@ -75,10 +86,7 @@ class Tally:
         """Note what the metrics in a reply say against it; none of them has been privatized."""
         names = {name for record in _metrics_of(content) for name in record}
         if INSECURE_GENERATOR in names:
-            self.note(
-                "a device drew its noise from a generator that is not secure: simulation only, a "
-                "local guarantee takes the secure one"
-            )
+            self.note(_INSECURE)
         for name in sorted(names - {*WEIGHTS, *MARKS, INSECURE_GENERATOR}):
             self.note(f"the metric {name!r} left devices as it was, with no privacy")
 
@@ -146,16 +154,25 @@ def fold(
         tally.failed += 1
         tally.note(f"a client failed: {reply.error.reason}")
         return
+    marks = _local_marks(reply.content)
+    # What has left a device is spent, whether it is used or not.
+    if marks is not None:
+        tally.widen(marks)
+    tally.note_metrics(reply.content)
     try:
         if client not in awaited:
             raise ValueError("its node was not asked, or has replied already")
         awaited.remove(client)
-        _add(reply.content, total, tally, rounding, require_local_dp)
+        if marks is None and require_local_dp:
+            tally.unmarked_refused += 1
+            raise ValueError("it does not carry the mark of SeparatedDPMod (require_local_dp)")
+        _add(reply.content, total, tally, rounding)
     except ValueError as error:
         tally.refused += 1
         tally.note(f"a reply was refused: {error}")
     else:
         tally.used += 1
+        tally.unmarked_used += marks is None
 
 
 def _add(
@@ -163,21 +180,11 @@ def _add(
     total: Accumulator,
     tally: Tally,
     rounding: Rounding,
-    require_local_dp: bool,
 ) -> None:
     records = records_of(content, ArrayRecord)
     if len(records) != 1:
         raise ValueError(f"it carries {len(records)} ArrayRecords, not 1")
-    marks = _local_marks(content)
-    # What has left a device is spent, whether it is used or not.
-    if marks is not None:
-        tally.widen(marks)
-    tally.note_metrics(content)
-    if marks is None and require_local_dp:
-        tally.unmarked_refused += 1
-        raise ValueError("it does not carry the mark of SeparatedDPMod (require_local_dp)")
     total.add(records[0])
-    tally.unmarked_used += marks is None
     declared = _longest_report(content)
     tally.declared = max(tally.declared, declared)
     longest = min(rounding.of(declared), sys.float_info.max)

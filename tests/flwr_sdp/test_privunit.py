@@ -170,6 +170,25 @@ def test_density_ratio_over_the_range_paper(case):
     check_privacy(PrivUnit.from_epsilon(*case, rule="paper"), case[1])
 
 
+def test_rounding_does_not_overspend():
+    """Budgets where what the cap leaves for the flip, added to its price, is an ulp too much."""
+    overspent = 0
+    for epsilon in (k / 100 for k in range(20, 180)):  # 0.43, 0.84, 1.7, 1.78
+        mechanism = PrivUnit.from_epsilon(2, epsilon)
+        assert epsilon * (1.0 - 1e-15) <= mechanism.epsilon <= epsilon
+        left = epsilon - mechanism.epsilon_cap
+        overspent += left + mechanism.epsilon_cap > epsilon
+    assert overspent >= 1
+
+
+@pytest.mark.parametrize(("dim", "epsilon"), [(64, 8.0), (64, 50.0), (1000, 50.0), (10**6, 500.0)])
+def test_the_papers_inequality_holds_as_computed(dim, epsilon):
+    """Found by search: the root of the inequality, as computed, lies beyond it."""
+    gamma = paper_cap_threshold(dim, epsilon)
+    price = 0.5 * math.log(dim) + math.log(6.0) + math.log(gamma)
+    assert price - (dim - 1) / 2 * math.log1p(-gamma * gamma) <= epsilon
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dim", [3, 10, 1000])
 def test_density_ratio_against_incomplete_beta(dim, rule):

@@ -244,6 +244,17 @@ def by_rule(dim, epsilon, rule):
     return PrivUnitInfinity.from_epsilon(dim, epsilon, rule=rule)
 
 
+def test_rounding_does_not_overspend():
+    """Budgets where what the cap leaves for the flip, added to its price, is an ulp too much."""
+    overspent = 0
+    for epsilon in (k / 1000 for k in range(50, 500)):  # 0.09, 0.3, 0.459
+        mechanism = PrivUnitInfinity.from_epsilon(2, epsilon)
+        assert epsilon * (1.0 - 1e-14) <= mechanism.epsilon <= epsilon
+        left = epsilon - mechanism.epsilon_cap
+        overspent += left + mechanism.epsilon_cap > epsilon
+    assert overspent >= 1
+
+
 @pytest.mark.parametrize("epsilon", [0.001, 0.1, 1.0, 3.0, 10.0, 100.0, 2000.0])
 @pytest.mark.parametrize("dim", [1, 2, 3, 4, 10, 101, 1000, 10**5, 10**8])
 def test_density_ratio(dim, epsilon):

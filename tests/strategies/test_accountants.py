@@ -6,13 +6,14 @@ import sys
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
-from flwr.serverapp import NeighboringRelation, SamplingMethod
+from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, SamplingMethod
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flwr_sdp.strategies import poisson_event, poisson_rdp_accountant
 from flwr_sdp.strategies.accountants import compose
 from flwr_sdp.strategies.budget import affordable_releases
+from flwr_sdp.strategies.events import RatedEvent, rate_of
 
 
 def direct(rate, noise_multiplier, rounds, delta):
@@ -71,6 +72,7 @@ def test_charged_rate_is_never_below_the_real_one(rate, population):
     assert 1 <= event.sample_size <= population
     assert event.sample_size / population >= rate * (1.0 - 2e-12)
     assert event.sample_size - 1 < rate * population * (1 + 1e-12)
+    assert rate_of(event) == rate
 
 
 @given(cohort=st.integers(1, 1000), population=st.integers(1, 1000))
@@ -79,7 +81,13 @@ def test_whole_cohorts_are_charged_exactly(cohort, population):
     event = poisson_event(
         noise_multiplier=1.0, sampling_rate=cohort / population, population=population
     )
-    assert event.sample_size == cohort
+    assert event == GaussianPrivacyEvent(1.0, cohort, population)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.31, 2.0, math.nan, True])
+def test_an_event_does_not_state_a_rate_beyond_its_clients(rate):
+    with pytest.raises(ValueError, match="sampling_rate must be"):
+        RatedEvent(1.0, 3, 10, rate)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +111,8 @@ def test_events_of_no_release_are_refused(field, value):
         poisson_event(**{**settings, field: value})
 
 
-def test_higher_rate_costs_more():
-    """The rounding is upwards: the charge for 5.5 clients in 100 is that for 6."""
+def test_flowers_accountant_rounds_the_rate_upwards():
+    """Its charge for 5.5 clients in 100 is that for 6."""
     accountant = poisson_rdp_accountant(population=100, delta=1e-5)
     accountant.compose(poisson_event(noise_multiplier=1.0, sampling_rate=0.055, population=100), 10)
     epsilon = accountant.get_privacy_spent().epsilon

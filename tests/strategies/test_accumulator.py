@@ -11,7 +11,8 @@ from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_sdp import seeded_generator
+from flwr_sdp import npy, seeded_generator
+from flwr_sdp.npy import BFLOAT16
 from flwr_sdp.strategies.accumulator import ClippedSum
 from tests.messages import flat, numpy_dict, record, shifted
 from tests.statistics_helpers import assert_detects, scores_of_cosines
@@ -251,6 +252,36 @@ def test_noise_is_added_before_the_division(learning_rate):
     assert released.mean_norm == pytest.approx(np.linalg.norm((update + 0.7 * noise) / 5.0))
     assert_detects(check, learning_rate * (update / 5.0 + 0.7 * noise))
     assert_detects(check, 2.0 * learning_rate * (update + 0.7 * noise) / 5.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", BFLOAT16])
+def test_a_release_beyond_a_dtype_is_its_largest_number(monkeypatch, dtype):
+    """By the noise, and by the learning rate; the mutant, which does not clamp, is infinite."""
+    most = npy.largest(dtype)
+    kind = np.float32 if dtype == BFLOAT16 else dtype
+    numbers = np.array([most, -most, 0.5 * most, 0.0], kind)
+
+    def model_of(values):
+        data = npy.write(values, values.shape, dtype)
+        return ArrayRecord({"w": Array(dtype, values.shape, "numpy.ndarray", data)})
+
+    def check():
+        total = ClippedSum(model_of(np.zeros_like(numbers)), math.inf)
+        total.add(model_of(numbers))
+        with np.errstate(over="ignore"):
+            moved = {
+                name: npy.read_array("w", release(total, **options).arrays["w"]).astype(float)
+                for name, options in {
+                    "rate": {"learning_rate": 3.0},
+                    "noise": {"noise_std": 100.0 * most},
+                }.items()
+            }
+        assert moved["rate"].tolist() == [most, -most, most, 0.0]
+        assert sorted(set(np.abs(moved["noise"]))) == [most]
+
+    check()
+    monkeypatch.setattr(np, "clip", lambda numbers, low, high, out: numbers)
+    assert_detects(check)
 
 
 def released_noise(monkeypatch=None):

@@ -25,9 +25,8 @@ GRID = [
 ]
 
 
-def accounted(kind, noise_multiplier, delta, rate, rounds):
-    """Return epsilon as a run would be charged: through events of whole clients."""
-    population = 10_000
+def accounted(kind, noise_multiplier, delta, rate, rounds, population=10_000):
+    """Return epsilon as a run would be charged: through events."""
     accountant = kind(poisson_accountant(population=population, delta=delta).config)
     event = poisson_event(
         noise_multiplier=noise_multiplier, sampling_rate=rate, population=population
@@ -44,6 +43,12 @@ def check(kind, epsilon, delta, rate, rounds):
 @pytest.mark.parametrize(("epsilon", "delta", "rate", "rounds"), GRID)
 def test_meets_the_target_within_one_percent(epsilon, delta, rate, rounds):
     check(BestAccountant, epsilon, delta, rate, rounds)
+
+
+def test_the_rate_need_not_be_one_of_whole_clients():
+    """2.5 of 25 clients."""
+    z = noise_multiplier_for(epsilon=5.0, delta=1e-5, sampling_rate=0.1, rounds=60)
+    assert 4.95 <= accounted(PldAccountant, z, 1e-5, 0.1, 60, population=25) <= 5.0
 
 
 def test_meets_random_targets_within_one_percent():

@@ -18,7 +18,13 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
 
 from flwr_sdp import secure_generator, seeded_generator
-from flwr_sdp.strategies import CheckpointError, Checkpoints, poisson_rdp_accountant
+from flwr_sdp.strategies import (
+    CheckpointError,
+    Checkpoints,
+    poisson_accountant,
+    poisson_rdp_accountant,
+)
+from flwr_sdp.strategies.events import RatedEvent
 from flwr_sdp.strategies.ledger import Ledger
 from tests.messages import FakeGrid, error_reply, flat, private_reply, record
 from tests.statistics_helpers import assert_detects
@@ -162,6 +168,32 @@ def test_population_is_that_of_the_first_round(tmp_path):
     grid = FakeGrid(range(3 * NODES), private_reply)
     strategy.configure_train(2, initial_model(), ConfigRecord(), grid)
     assert strategy.expected_cohort == NODES / 2
+
+
+def test_a_resumed_run_is_charged_at_the_rate_drawn_with(tmp_path):
+    """A ledger of before, whose charges are of whole clients, keeps them and is reported so."""
+    options = {"sampling_rate": 0.26, "noise_multiplier": 3.0, "accountant": None}
+    options |= {"population": NODES, "rng": secure_generator()}
+    whole = build(**options)
+    run(whole, 4)
+    run(build(tmp_path, **options), 2)
+    resumed = build(tmp_path, **options)
+    run(resumed, 4, resume=True)
+    assert resumed.privacy_spent() == whole.privacy_spent()
+    assert resumed.report().central == whole.report().central
+    assert resumed.report().central.sampling_rate == 0.26
+    path = tmp_path / "ledger.json"
+    ledger = json.loads(path.read_text())
+    assert [charge.pop("sampling_rate") for charge in ledger["charges"]] == [0.26]
+    path.write_text(json.dumps(ledger))
+    old = build(tmp_path, **options)
+    old.restore(initial_model())
+    expected = poisson_accountant(population=NODES, delta=1e-5)
+    expected.compose(GaussianPrivacyEvent(3.0, 4, NODES), 4)
+    report = old.report()
+    assert report.central.epsilon == expected.get_epsilon(1e-5) > whole.privacy_spent().epsilon
+    assert report.central.sampling_rate == 4 / NODES
+    assert any("drawn at rate 0.26 and rounds charged at 0.333" in e for e in report.exceptions)
 
 
 def test_budget_of_a_resumed_run_counts_what_was_spent_before(tmp_path):
@@ -718,9 +750,10 @@ def test_ledger_stays_small(tmp_path):
 def test_ledger_survives_its_file():
     event = GaussianPrivacyEvent(noise_multiplier=1.1, sample_size=2, population_size=9)
     other = dataclasses.replace(event, noise_multiplier=0.3)
+    rated = RatedEvent(1.1, 2, 9, 0.2)
     ledger = Ledger(settings={"clip_norm": 0.1})
-    for server_round, charge in ((1, event), (2, event), (3, other), (4, event), (5, None)):
+    for server_round, charge in enumerate((event, event, other, event, rated, rated, None), 1):
         ledger = ledger.charged(server_round, charge).completed(server_round)
-    assert ledger.charges == ((event, 2), (other, 1), (event, 1))
-    assert (ledger.num_charges, ledger.rounds_asked) == (4, 5)
+    assert ledger.charges == ((event, 2), (other, 1), (event, 1), (rated, 2))
+    assert (ledger.num_charges, ledger.rounds_asked) == (6, 7)
     assert Ledger.from_dict(json.loads(json.dumps(ledger.to_dict()))) == ledger

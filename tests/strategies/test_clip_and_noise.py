@@ -34,7 +34,7 @@ from scipy.special import ndtr
 
 from flwr_sdp import SeparatedBudget, SeparatedMechanism, secure_generator, seeded_generator
 from flwr_sdp.clients import SeparatedDPMod, protect
-from flwr_sdp.strategies import poisson_rdp_accountant
+from flwr_sdp.strategies import poisson_accountant, poisson_rdp_accountant
 from simulations.engine.local_grid import LocalGrid
 from tests.messages import (
     MARKS,
@@ -363,8 +363,8 @@ def with_marks(marks):
     return lambda message: private_reply(message, unit_update(), marks=marks)
 
 
-def two_records(message):
-    reply = private_reply(message, unit_update())
+def two_records(message, marks=MARKS):
+    reply = private_reply(message, unit_update(), marks=marks)
     reply.content["more"] = vector_model()
     return reply
 
@@ -957,6 +957,10 @@ def test_run_with_the_mod_in_one_process():
     last = strategy.last_round
     assert (last["replies"], last["failures"], last["refused"]) == (20, 0, 0)
     assert last["fraction-projected"] == 0.0
+    assert strategy.report().local is None  # the noise is seeded
+    grid = LocalGrid(client_app(SeparatedDPMod(budget, 1.0), train), 20, {})
+    strategy = make(clip_norm=probe.max_output_norm * (1 + 1e-9))
+    strategy.start(grid, vector_model(), num_rounds=1)
     report = strategy.report()
     assert report.local.epsilon_per_report == pytest.approx(probe.event.epsilon, rel=1e-12)
     assert report.local.epsilon_per_report <= budget.total
@@ -1054,20 +1058,68 @@ def run_rounds(strategy, rounds, nodes=20, answer=private_reply):
 
 
 @pytest.mark.parametrize(
-    ("rate", "charged", "noise_multiplier", "rounds", "delta"),
-    [(0.25, 0.25, 4.0, 3, 1e-5), (0.5, 0.5, 0.3, 1, 1e-6), (1.0, 1.0, 4.0, 9, 1e-5),
-     (0.22, 0.25, 4.0, 2, 1e-5)],
+    ("rate", "noise_multiplier", "rounds", "delta"),
+    [(0.25, 4.0, 3, 1e-5), (0.5, 0.3, 1, 1e-6), (1.0, 4.0, 9, 1e-5), (0.22, 4.0, 2, 1e-5),
+     (0.003, 0.8, 4, 1e-6)],
 )  # fmt: skip
-def test_epsilon_is_that_of_dp_accounting(rate, charged, noise_multiplier, rounds, delta):
-    """0.22 of 20 is 4.4 clients: charged as 5."""
+def test_epsilon_is_that_of_dp_accounting(rate, noise_multiplier, rounds, delta):
+    """At the rate drawn with, which the report has; 0.22 of 20 is 4.4 clients, 0.003 is 0.06."""
     strategy = make(
         noise_multiplier=noise_multiplier, sampling_rate=rate, delta=delta, rng=secure_generator()
     )
     spent = run_rounds(strategy, rounds).privacy_spent()
-    expected = direct_epsilon(charged, noise_multiplier, rounds, delta)
+    expected = direct_epsilon(rate, noise_multiplier, rounds, delta)
     assert spent.epsilon == pytest.approx(expected, rel=2e-3)
     assert (spent.delta, spent.num_releases) == (delta, rounds)
     assert strategy.last_round["cdp-epsilon"] == spent.epsilon
+    central = strategy.report().central
+    assert (central.epsilon, central.sampling_rate) == (spent.epsilon, rate)
+
+
+def test_an_accountant_of_whole_clients_is_reported_with_its_rate():
+    """5.2 of 20 clients are 6 to Flower's accountant; what is projected goes by the 5.2."""
+    accountant = poisson_rdp_accountant(population=20, delta=1e-5)
+    options = {"sampling_rate": 0.26, "accountant": accountant, "rng": secure_generator()}
+    report = run_rounds(make(noise_multiplier=4.0, **options), 2).report()
+    theirs = poisson_rdp_accountant(population=20, delta=1e-5)
+    theirs.compose(GaussianPrivacyEvent(4.0, 6, 20), 2)
+    assert report.central.epsilon == theirs.get_epsilon(1e-5)
+    assert report.central.sampling_rate == 6 / 20
+    assert any("drawn at rate 0.26 and rounds charged at 0.3" in e for e in report.exceptions)
+    assert "rate 0.3," in report.to_text()
+    projected = report.central.projected(population=10**6, noise_multiplier=4.0, delta=1e-7)
+    assert projected.sampling_rate == pytest.approx(5.2 / 10**6, rel=1e-12)
+    exact = run_rounds(make(noise_multiplier=4.0, **options | {"accountant": None}), 2).report()
+    assert exact.central.sampling_rate == 0.26
+    assert not any("charged at" in text for text in exact.exceptions)
+
+
+@pytest.mark.parametrize(
+    ("population", "delta", "is_warned"),
+    [
+        (100, 0.05, True),
+        (100, 0.01, True),
+        (49, 1 / 49, True),
+        (100, 0.0099, False),
+        (100, None, False),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_a_delta_that_publishes_a_client_is_named(population, delta, is_warned, own):
+    """Before the run and after, in the notes, and once in the text: beside the number."""
+    options = {"population": population, "delta": delta}
+    if own:
+        delta = delta or 1e-5
+        options = {"accountant": poisson_accountant(population=population, delta=delta)}
+    strategy = make(noise_multiplier=4.0, rng=secure_generator(), **options)
+    for rounds in (0, 1):
+        report = run_rounds(strategy, rounds).report()
+        notes = [text for text in report.exceptions if "published outright" in text]
+        assert len(notes) == report.to_text().count("published outright") == is_warned
+        assert all(f"delta {delta:.3g} >= 1/N = {1 / population:.3g}" in text for text in notes)
+    warning = report.to_dict()["central"]["warning"]
+    assert (warning is not None) == is_warned
+    assert warning is None or [warning] == notes
 
 
 @pytest.mark.parametrize(("nodes", "delta"), [(20, 1e-5), (20_000, 5e-6)])
@@ -1306,6 +1358,48 @@ def test_report_of_seeded_noise_has_no_central_guarantee_and_says_why():
     assert report.to_dict()["central"] is None
     assert any("noise came from a seeded generator" in text for text in report.exceptions)
     assert re.search(r"central +NONE", report.to_text())
+
+
+SEEDED = MARKS | {"ldp-insecure-generator": 1.0}
+"""What a device declares whose noise can be predicted."""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    {
+        "used": with_marks(SEEDED),
+        "without an epsilon": with_marks({"ldp-insecure-generator": 1.0}),
+        "of another shape": lambda m: reply_with(m, record({"w": np.ones(5)}), **SEEDED),
+        "with two models": lambda m: two_records(m, SEEDED),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_seeded_noise_of_one_device_leaves_no_local_guarantee(answer):
+    """Whether its reply is used or refused; and the central guarantee does not rest on it."""
+    strategy, grid = make(noise_multiplier=4.0, rng=secure_generator()), FakeGrid(range(9))
+    play(strategy, grid, vector_model(), lambda _i, m: private_reply(m), 1)
+    assert strategy.report().local is not None
+    play(
+        strategy, grid, vector_model(), lambda i, m: answer[1](m) if i == 4 else private_reply(m), 2
+    )
+    report = strategy.report()
+    assert report.local is report.to_dict()["local"] is report.to_dict()["reconstruction"] is None
+    assert re.search(r"local +NONE", report.to_text())
+    assert report.central is not None
+    (note,) = [text for text in report.exceptions if "not secure" in text]
+    assert note.endswith("(1x)")
+
+
+def test_a_second_reply_is_spent_too():
+    """A node that replies twice, seeded once, is refused once; both replies have left it."""
+    strategy, model = make(), vector_model()
+    messages = ask(strategy, FakeGrid(range(3)), model)
+    replies = [private_reply(message) for message in messages]
+    wide = {**SEEDED, "ldp-epsilon-direction": 99.0}
+    strategy.aggregate_train(1, [*replies, private_reply(messages[0], marks=wide)])
+    report = strategy.report()
+    assert report.local is None
+    assert strategy.last_round["refused"] == 1
 
 
 def test_report_says_that_cohorts_were_seeded():

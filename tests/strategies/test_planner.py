@@ -180,6 +180,15 @@ def test_a_drowned_signal_is_said_plainly():
     assert made.noise_to_signal > 1.0
 
 
+@pytest.mark.parametrize(("delta", "is_said"), [(1e-4, True), (0.5, True), (9.9e-5, False)])
+def test_a_delta_that_publishes_a_client_is_said(delta, is_said):
+    """1/N is 1e-4. Without noise there is no guarantee that it would belong to."""
+    said = [verdict for verdict in make(delta=delta).verdicts if "published outright" in verdict]
+    assert len(said) == is_said
+    assert all(f"delta {delta:g} >= 1/N = 0.0001" in verdict for verdict in said)
+    assert "published" not in " ".join(make(delta=delta, noise_multiplier=0.0).verdicts)
+
+
 def test_plan_is_json():
     made = make()
     facts = json.loads(made.to_json())

@@ -168,6 +168,33 @@ def test_state_survives(kind):
     assert restored.get_privacy_spent() == accountant.get_privacy_spent()
 
 
+def test_the_rate_drawn_with_is_charged_and_survives(kind):
+    """And a state without one is that of whole clients, as it was written."""
+    drawn = poisson_event(noise_multiplier=1.0, sampling_rate=1e-3, population=100)
+    accountant = kind(config(population=100))
+    accountant.compose(drawn, 200)
+    same = kind(config(population=10**6))
+    same.compose(event(1.0, 1000, 10**6), 200)
+    assert accountant.get_epsilon(1e-5) == same.get_epsilon(1e-5)
+    assert accountant.get_epsilon(1e-5) == pytest.approx(0.0728, rel=1e-3)
+    assert not accountant.would_exceed(drawn, 0.2)
+    state = json.loads(json.dumps(accountant.state_dict()))
+    restored = kind(config(population=100))
+    restored.load_state_dict(state)
+    assert restored.get_privacy_spent() == accountant.get_privacy_spent()
+    assert restored.state_dict() == state
+    del state["compositions"][0]["event"]["sampling_rate"]
+    restored.load_state_dict(state)
+    assert restored.get_epsilon(1e-5) == pytest.approx(0.913, rel=1e-3)
+
+
+def test_delta_that_is_spent_by_asking_alone_costs_the_gaussian(kind):
+    """With hardly any noise, a client who is asked with probability delta may be seen whole."""
+    accountant = kind(config(delta=1e-3))
+    accountant.compose(event(1e-3, 1))
+    assert accountant.get_epsilon(1e-3) == gaussian_epsilon(1e-3, 1e-3)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

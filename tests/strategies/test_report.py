@@ -6,6 +6,7 @@ import math
 import re
 
 import pytest
+from flwr.serverapp import GaussianPrivacyEvent
 
 from flwr_sdp.reconstruction import log_breach_bound
 from flwr_sdp.strategies import (
@@ -13,6 +14,7 @@ from flwr_sdp.strategies import (
     LocalGuarantee,
     PrivacyReport,
     ProjectionEffect,
+    poisson_accountant,
 )
 from tests.statistics_helpers import load_oracle
 
@@ -232,6 +234,44 @@ def test_projection_onto_the_run_itself_is_the_run():
 def test_projection_that_needs_more_clients_than_there_are_is_refused():
     with pytest.raises(ValueError, match=r"population must be at least the cohort 1000 .*got 999"):
         CENTRAL.projected(population=999, noise_multiplier=1.0, delta=1e-9)
+
+
+def test_a_cohort_that_is_not_whole_is_projected_exactly():
+    """2.7 of 1,000 clients, and neither 3 nor the epsilon of 3."""
+    run = dataclasses.replace(CENTRAL, noise_multiplier=0.5, sampling_rate=0.0135, population=100)
+    projected = run.projected(population=1000, noise_multiplier=1.0, delta=1e-6)
+    assert projected.sampling_rate == pytest.approx(2.7e-3, rel=1e-12)
+    accountant = poisson_accountant(population=10_000, delta=1e-6)
+    accountant.compose(GaussianPrivacyEvent(1.0, 27, 10_000), CENTRAL.releases)
+    assert projected.epsilon == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-9)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 0.3])
+@pytest.mark.parametrize("part", ["central", "projections"])
+def test_a_delta_that_publishes_a_client_is_named_beside_the_number(part, delta):
+    """In a population of 100; the default, and 1e-3, are not warned of."""
+    wide = dataclasses.replace(CENTRAL, delta=delta)
+    made = report(**{part: wide if part == "central" else (wide,)}, exceptions=())
+    lines = made.to_text().splitlines()
+    (place,) = [i for i, line in enumerate(lines) if "published outright" in line]
+    assert f"! delta {delta:g} >= 1/N = 0.01" in lines[place]
+    assert f"delta {delta:g}, population 100" in lines[place - 2]
+    assert max(map(len, lines)) <= 80
+    facts = made.to_dict()["central" if part == "central" else "central_projected"]
+    assert "published outright" in (facts if part == "central" else facts[0])["warning"]
+    assert PrivacyReport.from_dict(made.to_dict()).to_dict() == made.to_dict()
+    fine = report(central=dataclasses.replace(CENTRAL, delta=1e-3))
+    assert "published" not in fine.to_text() + fine.to_json()
+
+
+def test_a_report_of_before_is_read():
+    """It has neither an expected cohort nor a warning."""
+    content = report(central=dataclasses.replace(CENTRAL, delta=0.02)).to_dict()
+    for name in ("warning", "expected_cohort"):
+        del content["central"][name]
+    read = PrivacyReport.from_dict(content)
+    assert read.central.expected_cohort is None
+    assert read.central.warning.startswith("delta 0.02 >= 1/N = 0.01")
 
 
 def test_projection_leaves_the_run_alone():

@@ -67,7 +67,20 @@ def test_noise_that_is_not_secure_is_an_exception_and_no_metric():
         tally.note_metrics(RecordDict({"metrics": MetricRecord(marks)}))
     ((text, count),) = tally.exceptions.items()
     assert text.startswith("a device drew its noise from a generator that is not secure")
-    assert count == 2
+    assert count == tally.insecure == 2
+
+
+def test_noise_that_is_not_secure_is_not_lost_among_other_kinds():
+    """Of which clients may write any number; nor on the way to a checkpoint and back."""
+    marks = MetricRecord({**MARKS, "ldp-insecure-generator": 1.0})
+    for first in (True, False):
+        seeded, flood = Tally(), Tally()
+        seeded.note_metrics(RecordDict({"metrics": marks}))
+        for index in range(200):
+            flood.note(f"a client failed: {index}")
+        total = added(*((seeded, flood) if first else (flood, seeded)))
+        assert total.insecure == Tally.from_dict(json.loads(json.dumps(total.to_dict()))).insecure
+        assert total.insecure == 1
 
 
 def test_texts_are_one_short_line():

@@ -10,7 +10,7 @@ from flwr_sdp._rounding import round_up
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.tables import facts
 from flwr_sdp.strategies import noise_multiplier_for, poisson_accountant, poisson_event
-from flwr_sdp.strategies.accountants import compose, default_delta
+from flwr_sdp.strategies.accountants import compose, default_delta, delta_warning
 
 
 def show(
@@ -62,11 +62,13 @@ def show(
         "accountant": spent.accounting_method,
         "adjacency": "add or remove one client",
         "sampling": "poisson",
+        "warning": delta_warning(delta, population),
     }
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    Console(highlight=False).print(
+    console = Console(highlight=False)
+    console.print(
         facts(
             "Against whoever sees the models: add or remove one client",
             [
@@ -83,3 +85,5 @@ def show(
             ],
         )
     )
+    if found["warning"] is not None:
+        console.print(f"! {found['warning']}")

@@ -14,7 +14,7 @@ from flwr_sdp._rounding import round_up
 from flwr_sdp.cli.folders import shown
 from flwr_sdp.cli.results.reports import find_reports, read_report
 from flwr_sdp.cli.tables import table
-from flwr_sdp.strategies import PrivacyReport
+from flwr_sdp.strategies import CentralGuarantee, PrivacyReport
 
 
 def show(paths: Sequence[Path], *, as_json: bool) -> None:
@@ -40,6 +40,10 @@ def show(paths: Sequence[Path], *, as_json: bool) -> None:
     console.print(f"flwr-sdp report {shown(files[0].parent)} has the whole of one", markup=False)
 
 
+def _delta(central: CentralGuarantee) -> str:
+    return f"{central.delta:g}" if central.warning is None else f"{central.delta:g} (>= 1/N!)"
+
+
 def _side_by_side(reports: dict[Path, PrivacyReport]) -> Table:
     made = table("Privacy reports: each stands for its own run", "run")
     for column in ("local ε a report", "in total", "central ε", "delta", "notes"):
@@ -56,11 +60,7 @@ def _side_by_side(reports: dict[Path, PrivacyReport]) -> Table:
                     round_up(local.total(report.max_reports_per_client), 6),
                 )
             ),
-            *(
-                ("none", "")
-                if central is None
-                else (round_up(central.epsilon, 4), f"{central.delta:g}")
-            ),
+            *(("none", "") if central is None else (round_up(central.epsilon, 4), _delta(central))),
             str(len(report.exceptions)),
         )
     return made

@@ -70,6 +70,23 @@ def test_account_goes_both_ways():
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [PLAN, [*ACCOUNT, "--noise-multiplier", "1"], [*ACCOUNT, "--target-epsilon", "2"]],
+    ids=["plan", "account", "account for a target"],
+)
+def test_a_delta_that_publishes_a_client_is_said(arguments):
+    """In text and in JSON, from 1/N = 1e-4 on; the default is far below."""
+    for delta, is_said in (("1e-4", True), ("0.02", True), ("9e-5", False)):
+        wide = [*arguments, "--delta", delta]
+        text = " ".join(run(*wide).split())
+        assert (f"! delta {float(delta):g} >= 1/N = 0.0001: a client may be" in text) is is_said
+        facts = json.loads(run(*wide, "--json"))
+        said = " ".join([*facts.get("verdicts", []), facts.get("warning") or ""])
+        assert ("published outright" in said) is is_said
+    assert "published" not in run(*PLAN) + run(*ACCOUNT[:-2], "--noise-multiplier", "1")
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([*PLAN, "--tolerance", "2"], "tolerance must be"),

@@ -10,14 +10,14 @@ from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.strategies import CentralGuarantee, LocalGuarantee, PrivacyReport
 
 
-def report(epsilon=50.0, *, central=True):
+def report(epsilon=50.0, *, central=True, delta=1e-6):
     return PrivacyReport(
         rounds=3,
         max_reports_per_client=3,
         local=LocalGuarantee(epsilon_direction=epsilon, epsilon_magnitude=10.0),
         central=CentralGuarantee(
             epsilon=1.23456,
-            delta=1e-6,
+            delta=delta,
             releases=3,
             accountant="pld",
             noise_multiplier=1.0,
@@ -63,11 +63,14 @@ def test_several_stand_side_by_side_each_for_its_own_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "sweep" / "a" / "trial-0", report(500.0))
     write(tmp_path / "sweep" / "b" / "trial-0", report(50.0, central=False))
+    write(tmp_path / "sweep" / "c" / "trial-0", report(50.0, delta=1e-4))
     rows = [line.split() for line in run("sweep", "sweep/a").splitlines()]
     assert ["sweep/a/trial-0", "510", "1530", "1.235", "1e-06", "1"] in rows
     assert ["sweep/b/trial-0", "60", "180", "none", "1"] in rows
+    (wide,) = [row for row in rows if row[:1] == ["sweep/c/trial-0"]]
+    assert wide[3:-1] == ["1.235", "0.0001", "(>=", "1/N!)"]
     assert sum(row[:1] == ["sweep/a/trial-0"] for row in rows) == 1  # named twice, shown once
-    assert len(json.loads(run("sweep", "--json"))["reports"]) == 2
+    assert len(json.loads(run("sweep", "--json"))["reports"]) == 3
 
 
 @pytest.mark.parametrize(

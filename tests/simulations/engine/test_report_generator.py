@@ -74,3 +74,4 @@ def test_the_report_says_that_the_noise_is_not_secure(monkeypatch, num_nodes, is
     notes = [note for note in report.exceptions if "generator that is not secure" in note]
     assert len(notes) == (0 if is_secure else 1)
     assert all("a device drew its noise" in note for note in notes)
+    assert (report.local is not None) == is_secure
