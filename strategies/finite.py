@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -31,7 +30,7 @@ def require_finite(model: Mapping[str, npy.SentArray], names: Iterable[str], ori
         Where the arrays come from.
     """
     for name in names:
-        if name in model and not all(map(math.isfinite, _extremes(name, model[name]))):
+        if name in model and not npy.is_finite(model[name]):
             raise ValueError(
                 f"arrays that are trained must be finite, but {origin} {name!r} with infinities "
                 "or NaN in it, and nobody is asked for reports that would be lost: begin with a "
@@ -43,17 +42,10 @@ def warn_of_nan(model: Mapping[str, npy.SentArray], selection: Selection) -> Non
     """Log which arrays that are not released have NaN in them; no mask needs that."""
     formats = npy.formats_of(model)
     for name in formats.keys() - {*selection.released(formats), *selection.tied}:
-        is_float = npy.is_float(formats[name][0])
-        if is_float and any(map(math.isnan, _extremes(name, model[name]))):
+        numbers = npy.read_array(name, model[name])
+        if npy.is_float(formats[name][0]) and np.isnan(numbers).any():
             _log.warning(
                 "array %r is not trained, and is sent with NaN in it: if the model computes with "
                 "it, no device has an update to report",
                 name,
             )
-
-
-def _extremes(name: str, array: npy.SentArray) -> tuple[float, float]:
-    """Return the least and the largest number, NaN if there is one, without an array of answers."""
-    numbers = npy.read_array(name, array)
-    with np.errstate(invalid="ignore"):
-        return (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
