@@ -51,6 +51,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if f"{__name__}.{name}" in _MODULES:
+        return import_module(f"{__name__}.{name}")
     for module, names in _MODULES.items():
         if name in names:
             globals()[name] = getattr(import_module(module), name)

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from functools import lru_cache, partial
 from typing import Any
 
@@ -31,9 +30,10 @@ _KNOWN = sorted([*_CAPS.values(), *_TEXTS.values()])
 
 _COSINE = 0.5  # of a device that sets sdp-min-dim and no more
 
-# How alike a key and one of ours must be (1 is the same) for it to be taken for a slip: one or two
-# letters wrong. `data-set` and `epsilon`, which may be somebody's own, are at 0.82.
-_ALIKE = 0.85
+# What a key is about that speaks of a cap, and is none of ours.
+_CAP_WORDS = {"cap", "caps"}
+_LIMIT_WORDS = {*_CAP_WORDS, "limit", "limits", "max", "maximum"}
+_CAPPED = ("eps", "norm", "total", "cos")
 
 
 class DirectionExhausted(LocalBudgetExhausted):
@@ -187,7 +187,7 @@ class DeviceCaps:
             return
         asked = [(entry.dim, entry.event.epsilon_direction) for entry in earlier]
         reports = [
-            PrivUnit.from_epsilon(max(each, self.min_dim), epsilon)
+            _report(max(each, self.min_dim), epsilon)
             for each, epsilon in (*asked, (dim, epsilon_direction))
         ]
         cosine = confined_cosine(reports, dim_target=self.min_dim)
@@ -197,6 +197,12 @@ class DeviceCaps:
                 f"reports of data set {self.data_set!r} would tell an update in {self.min_dim} "
                 f"dimensions to a cosine of {cosine!r}; sdp-cosine-cap is {self.cosine!r}"
             )
+
+
+@lru_cache(maxsize=4096)
+def _report(dim: int, epsilon_direction: float) -> PrivUnit:
+    # What has cost less than it can has told nothing.
+    return PrivUnit.from_epsilon(dim, max(epsilon_direction, 1e-140))
 
 
 def _rounded_down(value: float) -> str:
@@ -210,32 +216,48 @@ def _meant(key: str) -> str | None:
     """Return which of our keys a wrong one is likely meant to be, or None for a key of one's own.
 
     Case, separators and the order of words do not count. It is ours if it begins with ``sdp`` and a
-    separator, is :data:`_ALIKE` to one of ours, or has or is alike to a cap without the prefix.
+    separator; has the name of a cap in it, with or without the prefix; is one or two letters off
+    (one, where there are fewer than nine); or speaks of a cap, or of a limit of epsilon.
     """
+    words = re.findall(r"[^\W_]+", key.lower())
+    forms = "".join(words), "".join(sorted(words))
 
-    def likeness(ours: str) -> float:
-        cap = ours.removeprefix(_PREFIX) if ours in _CAPS.values() else ours
-        if _forms(cap)[0] in _forms(key)[0]:
-            return float(len(cap))
-        return max(
-            SequenceMatcher(None, form, other, autojunk=False).ratio()
-            for name in {cap, ours}
-            for form, other in zip(_forms(key), _forms(name), strict=True)
-        )
+    def excess(ours: str) -> int:
+        """Return how many letters the key is further off than a slip."""
+        excesses = []
+        for name in {ours, ours.removeprefix(_PREFIX) if ours in _CAPS.values() else ours}:
+            parts = name.split("-")
+            letters = "".join(parts)
+            if letters in forms[0]:
+                excesses.append(-len(letters))
+            slip = 2 if len(letters) >= 9 else 1
+            others = letters, "".join(sorted(parts))
+            excesses += [_slips(*pair) - slip for pair in zip(forms, others, strict=True)]
+        return min(excesses)
 
-    nearest = max(_KNOWN, key=likeness)
-    is_ours = re.match(r"sdp[\W_]", key, re.IGNORECASE) or likeness(nearest) >= _ALIKE
+    nearest = min(_KNOWN, key=excess)
+    is_about = any(word.startswith(_CAPPED) for word in words) and _CAP_WORDS & {*words}
+    is_about = is_about or ("eps" in forms[0] and _LIMIT_WORDS & {*words})
+    is_ours = re.match(r"sdp([\W_]|$)", key, re.IGNORECASE) or excess(nearest) <= 0 or is_about
     return nearest if is_ours else None
 
 
-def _forms(key: str) -> tuple[str, str]:
-    """Return the letters of a key, as they are and with its words in alphabetical order."""
-    words = re.findall(r"[^\W_]+", key.lower())
-    return "".join(words), "".join(sorted(words))
+def _slips(a: str, b: str) -> int:
+    """Return how many letters to add, drop, replace or swap with the next (optimal alignment)."""
+    before, row = list(range(len(b) + 1)), list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        earlier, before, row = before, row, [i, *[0] * len(b)]
+        for j, y in enumerate(b, 1):
+            row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y))
+            if 1 < i and 1 < j and x == b[j - 2] and a[i - 2] == y:
+                row[j] = min(row[j], earlier[j - 2] + 1)
+    return row[-1]
 
 
 def _text(node_config: Mapping[str, Any], key: str, default: str | None) -> str | None:
     value = node_config.get(key, default)
     if value is not None and (not isinstance(value, str) or not value):
-        raise ValueError(f"{key} must be a text that is not empty; got {value!r}")
+        raise ValueError(
+            f"{key} must be a text that is not empty; got one of type {type(value).__name__}"
+        )
     return value

@@ -19,18 +19,29 @@ from flwr_sdp.clients.ledger import ReplyForgotten, Request
 _NAME = "flwr-sdp"
 _TOKEN, _ANSWERED, _LOGGED = "token", "answered", "logged"
 
-# The last reply of this process, by context and message: one, since a process may serve thousands
-# of virtual clients, and a reply is as large as the model.
+# The last replies of this process, by context and message. They are bounded, since a process may
+# serve thousands of virtual clients and a reply is as large as the model: the newest is kept until
+# the next message, whatever its size, and others as far as there is room.
 _last: dict[tuple[Any, bytes], Sequence[bytes]] = {}
+_ROOM = 2**26  # bytes
 _lock = threading.Lock()
+
+
+def _forget(keep: int) -> None:
+    """Forget the oldest replies beyond the room there is, but not the `keep` newest ones."""
+    sizes = {key: sum(map(len, reply)) for key, reply in _last.items()}
+    for key in list(sizes)[: max(len(sizes) - keep, 0)]:
+        if sum(sizes.values()) <= _ROOM:
+            break
+        del _last[key], sizes[key]
 
 
 class ContextMemory:
     """The memory of one context; without a ledger it stands in for one.
 
-    The same message delivered again gets the same bytes while this process has its last reply, and
-    an error from then on: never a second report. It counts nothing and knows no cap, and a message
-    that is delivered to two processes at once is answered by both.
+    The same message delivered again gets the same bytes while this process has its reply (64 MiB of
+    them, or the last one), and an error from then on: never a second report. It counts nothing and
+    knows no cap, and a message that is delivered to two processes at once is answered by both.
 
     Parameters
     ----------
@@ -79,7 +90,7 @@ class ContextMemory:
         """
         with _lock:
             if (earlier := self._earlier(request)) is None:
-                _last.clear()  # the next reply takes its place, and needs the memory until then
+                _forget(keep=0)  # the next reply takes its place, and needs the memory until then
             return earlier
 
     def check(self, *_: Any, **__: Any) -> None:
@@ -97,8 +108,8 @@ class ContextMemory:
             if (earlier := self._earlier(request)) is not None:
                 return earlier
             if request.message_id:
-                _last.clear()
                 _last[self._key(request)] = reply
+                _forget(keep=1)
                 self._record[_ANSWERED] = [*self._answered, _digest(request)]
         return None
 
@@ -108,9 +119,10 @@ class ContextMemory:
         return answered if isinstance(answered, list) else []
 
     def _earlier(self, request: Request) -> bytes | None:
-        if _digest(request) not in self._answered:
+        reply = _last.get(self._key(request))  # first: a copy of the context has not all answers
+        if reply is None and _digest(request) not in self._answered:
             return None
-        if (reply := _last.get(self._key(request))) is None:
+        if reply is None:
             raise ReplyForgotten(
                 f"message {request.message_id} was answered before, and without a ledger "
                 "(sdp-ledger) its reply is not kept: a second report would tell more than was asked"

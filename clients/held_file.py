@@ -86,6 +86,9 @@ def sweep(main: Path, named: Iterable[str]) -> None:
         if path.name in named:
             continue
         with contextlib.suppress(OSError):
+            if path.samefile(main):  # a ledger was being made: its locks end if it is closed here
+                path.unlink()
+                continue
             with path.open("rb") as file:
                 _lock(file.fileno(), wait=False)
                 if os.name == "posix":  # before the lock is gone

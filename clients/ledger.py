@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
@@ -65,6 +65,10 @@ class ReplyForgotten(LedgerError):
     """The message was answered before, and its reply is no longer kept."""
 
     reply = "this message was answered before, and its reply is no longer kept"
+
+
+class _Rehearsed(Exception):
+    """A write was tried, and is taken back."""
 
 
 class LocalBudgetExhausted(ValueError):
@@ -253,13 +257,14 @@ class DeviceLedger:
             If nothing can be charged: the ledger is lost, or it cannot be written.
         """
         cap = self._cap(cap)
-        if cap is None and admit is None and not self.path.exists():
+        if cap is None and admit is None and not self._exists():
             return  # it is made with the first report
         with self._open(must_exist=True, write=True) as database:
             self._check(database, request, event, cap, admit)
-            database.execute("BEGIN IMMEDIATE")
-            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")  # as it is, but written
-            database.execute("ROLLBACK")
+            with contextlib.suppress(_Rehearsed), _transaction(database):
+                rehearsal = replace(request, message_id=os.urandom(8).hex())
+                _record_reply(database, rehearsal, event, 1.0, 1, ("", 0, None))
+                raise _Rehearsed
             self._sweep(database)
 
     def room(self, size: int) -> HeldFile:
@@ -334,7 +339,6 @@ class DeviceLedger:
         ):
             if (earlier := self._stored(database, request)) is not None:
                 return earlier
-            self._check(database, request, event, cap, admit)
             file = room or held.enter_context(HeldFile(self._file))
             size = file.write(reply)
             expires = None if time_to_live is None else time.time() + time_to_live
@@ -342,17 +346,8 @@ class DeviceLedger:
                 if (earlier := self._stored(database, request)) is not None:
                     return earlier
                 self._check(database, request, event, cap, admit)
-                report = _record(database, request, event, max_norm, dim)
-                database.execute(
-                    "DELETE FROM replies WHERE report IN"
-                    " (SELECT id FROM reports WHERE data_set = ?)",
-                    (request.data_set,),
-                )
-                database.execute(
-                    "INSERT INTO replies (report, reply, file, size, expires)"
-                    " VALUES (?, x'', ?, ?, ?)",
-                    (report, file.path.name, size, expires),
-                )
+                stored = file.path.name, size, expires
+                _record_reply(database, request, event, max_norm, dim, stored)
             file.keep()
             self._sweep(database)
         return None
@@ -366,11 +361,10 @@ class DeviceLedger:
         Raises
         ------
         ValueError
-            If `epsilon` is not a positive number.
+            If `epsilon` is not a positive number, or `data_set` no name.
         LedgerError
             If there is no ledger.
         """
-        _validate.number("epsilon", epsilon, above=0.0)
         with self._open(must_exist=True, write=True) as database, _transaction(database):
             _record_by_hand(database, data_set, epsilon)
 
@@ -399,6 +393,11 @@ class DeviceLedger:
     def _file(self) -> Path:
         """Where the file really is: what is kept beside it has one place."""
         return Path(os.path.realpath(self.path))
+
+    def _exists(self) -> bool:
+        """Return whether anything is there, a link to nothing included."""
+        with self._faults():
+            return os.path.lexists(self.path)
 
     def _cap(self, cap: float | None) -> float | None:
         """Return the lower of two caps."""
@@ -473,9 +472,11 @@ class DeviceLedger:
     ) -> Iterator[sqlite3.Connection]:
         """Yield a connection of this moment: connections survive neither forks nor threads."""
         with self._faults():
-            exists = self.path.exists()
-            if not exists and must_exist:
+            exists = self._exists()
+            if must_exist and not exists:
                 raise self._lost("is missing")
+            if exists and not self.path.exists():
+                raise self._lost("is a link to nothing")
             if not exists and create:
                 with contextlib.suppress(FileExistsError):  # another process was first
                     self._make({})
@@ -490,8 +491,12 @@ class DeviceLedger:
 
     def _make(self, spent: Mapping[str, float]) -> None:
         """Make the file in one step, or raise ``FileExistsError``."""
-        for epsilon in spent.values():
-            _validate.number("epsilon", epsilon, above=0.0)
+        for end in ("-journal", "-wal", "-shm"):
+            if os.path.lexists(left := f"{self._file}{end}"):
+                raise LedgerError(
+                    f"{left} is left of a ledger that is lost, and SQLite would write it into the "
+                    "new one: remove it first"
+                )
         with HeldFile(self._file) as part:
             with contextlib.closing(_connect(part.path)) as database:
                 database.execute("PRAGMA journal_mode = MEMORY")  # it has no name yet to lose
@@ -516,7 +521,7 @@ class DeviceLedger:
         if application != _APPLICATION and (application or tables):
             raise LedgerError(f"{self.path} is not a ledger, but another database")
         if not {"reports", "replies"} <= tables:
-            raise self._lost("is empty")
+            raise self._lost("is empty" if not tables else "has lost a table")
         version = _version(database)
         if version not in (1, SCHEMA_VERSION):
             raise LedgerError(
@@ -626,7 +631,30 @@ def _record(
     ).lastrowid
 
 
+def _record_reply(
+    database: sqlite3.Connection,
+    request: Request,
+    event: SeparatedEvent,
+    max_norm: float,
+    dim: int,
+    stored: tuple[str, int, float | None],
+) -> None:
+    """Write down a charge, and where its reply is, in the place of the data set's last one."""
+    report = _record(database, request, event, max_norm, dim)
+    database.execute(
+        "DELETE FROM replies WHERE report IN (SELECT id FROM reports WHERE data_set = ?)",
+        (request.data_set,),
+    )
+    database.execute(
+        "INSERT INTO replies (report, reply, file, size, expires) VALUES (?, x'', ?, ?, ?)",
+        (report, *stored),
+    )
+
+
 def _record_by_hand(database: sqlite3.Connection, data_set: str, epsilon: float) -> None:
+    if not isinstance(data_set, str) or not data_set:
+        raise ValueError(f"data_set must be a text that is not empty; got {data_set!r}")
+    epsilon = _validate.number("epsilon", epsilon, above=0.0)
     request = Request(data_set=data_set, run_id="", message_id=f"by hand {os.urandom(8).hex()}")
-    event = SeparatedEvent(epsilon_direction=float(epsilon), epsilon_magnitude=0.0)
+    event = SeparatedEvent(epsilon_direction=epsilon, epsilon_magnitude=0.0)
     _record(database, request, event, 0.0, 0)

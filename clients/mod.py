@@ -131,7 +131,7 @@ class SeparatedDPMod:
         rng: Callable[[], Any] = secure_generator,
     ) -> None:
         if budget is not None and not isinstance(budget, SeparatedBudget):
-            raise ValueError(f"budget must be a SeparatedBudget; got {budget!r}")
+            raise ValueError(f"budget must be a SeparatedBudget; got {_validate.shown(budget)}")
         if max_norm is not None:
             max_norm = _validate.number("max_norm", max_norm, above=0.0)
         if rule is not None:
@@ -145,7 +145,7 @@ class SeparatedDPMod:
         self.rule = rule
         self.local_learning_rate = local_learning_rate
         if ledger is not None and not isinstance(ledger, DeviceLedger):
-            raise ValueError(f"ledger must be a DeviceLedger; got {ledger!r}")
+            raise ValueError(f"ledger must be a DeviceLedger; got {_validate.shown(ledger)}")
         self.selection = Selection(trainable=trainable, excluded=excluded, tied=tied or {})
         self.ledger = ledger
         self.released_metrics = check_patterns("released_metrics", released_metrics)
@@ -365,7 +365,7 @@ def _ledger(path: str, other: DeviceLedger | None) -> DeviceLedger:
     try:
         cap = None if other is None else other.total_epsilon_cap
         return DeviceLedger(path, total_epsilon_cap=cap)
-    except ValueError as error:  # no text for the server: it names the device's files
+    except (ValueError, OSError) as error:  # no text for the server: it names the device's files
         raise LedgerError(f"sdp-ledger: {error}") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from secrets import token_hex
 from typing import Any
 
 import numpy as np
@@ -132,7 +133,7 @@ def assert_only_private(
     secrets, allowed = list(secrets), {*released_metrics}  # they are gone through twice
     replies = []
     for attempt in range(2):
-        asked = message(content, message_type, message_id=f"attempt-{attempt}")
+        asked = message(content, message_type, message_id=f"attempt-{attempt}-{token_hex(4)}")
         sent = records_of(asked.content, ArrayRecord)
         if len(sent) != 1:
             raise ValueError(f"content must have one ArrayRecord; it has {len(sent)}")

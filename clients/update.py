@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import inf, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -89,8 +89,17 @@ class UpdateLayout:
             If a released array as it was received is not finite, or a dtype has no room for such
             reports, or is too coarse for any. The message names arrays, never their values.
         """
-        for name in (*self.released, *self.tied):
-            if not npy.is_finite(self.received[name], self.dtype):
+        steps, most = [], float(np.finfo(self.dtype).max)
+        for name, array in self.received.items():
+            dtype, shape = self.formats[name]
+            if not npy.is_float(dtype):
+                continue
+            least, largest = npy.magnitudes(array)
+            is_sent = name in self.released or name in self.tied
+            if prod(shape) and is_sent:  # what is below this leaves such a number as it is
+                steps.append(max(npy.roundoff(dtype) * least / 2.0, npy.smallest(dtype) / 2.0))
+            # Others may be infinite, as masks are; with a NaN in them no update comes out.
+            if not largest <= (most if is_sent else inf):
                 raise ValueError(
                     f"the server's model is not finite: array {name!r} has an infinite number or "
                     "a NaN. Nothing was trained or charged. Mend the model at the server, or "
@@ -107,6 +116,11 @@ class UpdateLayout:
                     f"{longest:g}, whose coordinates are about {typical:g}"
                 )
         check_not_too_short(dtypes, longest, self.dim)
+        if not longest >= min(steps):
+            raise ValueError(
+                f"max_norm must be larger: reports of {longest:g} carry nothing, since the numbers "
+                f"of the model stay as they are when it is added to them in {' and '.join(dtypes)}"
+            )
 
     def difference(self, trained: Mapping[str, Array]) -> NDArray[Any]:
         """Return trained minus received, as one vector of :attr:`dim` coordinates.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 BFLOAT16 = "bfloat16"
 """A name that NumPy does not know. It stores such numbers as two bytes without a meaning."""
 
-_PIECE = 2**18  # numbers
+_PIECE = 2**17  # numbers
 
 
 def read(data: bytes, dtype: str = "") -> NDArray[Any]:
@@ -105,8 +105,10 @@ def read_array(name: str, array: SentArray) -> NDArray[Any]:
         raise ValueError(f"array {name!r} cannot be read ({type(error).__name__})") from error
 
 
-def is_finite(array: SentArray, dtype: Any = np.float64) -> bool:
-    """Return whether all numbers of an array are finite as a `dtype`; in pieces, to save memory.
+def magnitudes(array: SentArray) -> tuple[float, float]:
+    """Return the smallest and the largest absolute value; in pieces, to save memory.
+
+    Both are NaN where a number is, and 0 of an empty array.
 
     Raises
     ------
@@ -115,15 +117,19 @@ def is_finite(array: SentArray, dtype: Any = np.float64) -> bool:
     """
     flat = read(array.data).ravel(order="K")  # a view in either order
     is_narrow = array.dtype == BFLOAT16 and flat.itemsize == 2
-    with np.errstate(over="ignore"):
-        for start in range(0, flat.size, _PIECE):
-            piece = flat[start : start + _PIECE]
-            numbers = _widen(piece) if is_narrow else piece
-            if not np.can_cast(numbers.dtype, dtype):  # of wider ones, some become infinite
-                numbers = numbers.astype(dtype)
-            if not np.isfinite(numbers).all():
-                return False
-    return True
+    found = []
+    for start in range(0, flat.size, _PIECE):
+        piece = flat[start : start + _PIECE]
+        sizes = np.abs(_widen(piece) if is_narrow else piece)
+        with np.errstate(over="ignore"):  # of numbers that are wider than a double
+            found.append((float(sizes.min()), float(sizes.max())))
+    least, largest = np.array(found or [(0.0, 0.0)]).T
+    return float(least.min()), float(largest.max())
+
+
+def is_finite(array: SentArray, dtype: Any = np.float64) -> bool:
+    """Return whether all numbers of an array are finite as a `dtype`; see :func:`magnitudes`."""
+    return magnitudes(array)[1] <= float(np.finfo(dtype).max)
 
 
 def format_of(name: str, array: SentArray) -> tuple[str, tuple[int, ...]]:

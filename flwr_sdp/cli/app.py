@@ -214,7 +214,7 @@ def ledger(
     from flwr_sdp.cli.commands.ledger import change, show
 
     if new or charge is not None:
-        change(path, new=new, charge=charge, data_set=data_set)
+        change(path, new=new, charge=charge, data_set=data_set, order=order)
     show(path, data_set=data_set, order=order, as_json=json_)
 
 

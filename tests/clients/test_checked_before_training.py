@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from flwr_sdp import SeparatedBudget, npy, secure_generator
+from flwr_sdp import SeparatedBudget, SeparatedMechanism, npy, secure_generator
 from flwr_sdp.clients import DeviceLedger, SeparatedDPMod, UpdateLayout, privatize_update
 from flwr_sdp.clients.testing import context, message
 from flwr_sdp.released import Selection
@@ -77,6 +77,14 @@ def test_a_number_that_is_infinite_only_in_the_update_is_not_finite():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_no_array_may_have_nan_in_it(dtype):
+    """Also one that is not trained: no update comes out of a model that computes with it."""
+    trunk = array([1.0, np.nan, 2.0], dtype)
+    model = {"trunk.w": trunk, "w": array([1.0, 2.0, 3.0]), "whole": Array(np.arange(3))}
+    assert_refused(ask(model, trainable=["w"]), "array 'trunk.w'", "Mend the model at the server")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_mask_that_is_excluded_may_be_infinite(dtype):
     mask = array(np.triu(np.full((3, 3), -np.inf), 1), dtype)
     model = {"mask": mask, "w": array([1.0, 2.0, 3.0])}
@@ -111,6 +119,24 @@ def test_the_check_goes_piece_by_piece(dtype, where):
 
 
 # ------------------------------------------------------------------ norms that do not fit the dtype
+def test_reports_that_the_weights_swallow_are_refused(tmp_path):
+    """Added to 1, half of the step between its neighbours is nothing; what is not, is answered."""
+    ledger = DeviceLedger(tmp_path / "ledger.db")
+    longest = SeparatedMechanism.from_budget(64, BUDGET, 1.0).max_output_norm
+    for dtype, step in (
+        ("float16", 2e-4),
+        ("bfloat16", 1e-3),
+        ("float32", 2e-8),
+        ("float64", 4e-17),
+    ):
+        ones = {"w": array(np.ones(64), dtype), "empty": array(np.zeros(0), dtype)}
+        assert_refused(ask(ones, step / longest, ledger=ledger), "carry nothing", "max_norm")
+        assert not ask(ones, 10.0 * step / longest)[0].has_error()
+        small = {"w": array(np.append(np.ones(63), 0.0), dtype)}
+        assert not ask(small, step / longest)[0].has_error()
+    assert not ledger.path.exists()
+
+
 @pytest.mark.parametrize(
     ("dtype", "max_norm", "text"),
     [

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,7 +11,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common.serde import context_from_proto, context_to_proto
 
 from flwr_sdp import SeparatedBudget
-from flwr_sdp.clients import DeviceLedger, SeparatedDPMod, protect
+from flwr_sdp.clients import DeviceLedger, SeparatedDPMod, context_memory, protect
 from flwr_sdp.clients.stored_reply import encode
 from flwr_sdp.clients.testing import context, message
 from tests.messages import client_app, record, reply_with, shifted
@@ -79,8 +80,34 @@ def test_a_message_gets_the_same_bytes_again(travel):
 
 
 @pytest.mark.parametrize("travel", [same, by_wire, by_pickle])
-def test_a_reply_that_is_not_kept_is_an_error(travel):
-    """One reply a process, of whatever device: many virtual clients may share the process."""
+def test_replies_are_kept_while_there_is_room(travel):
+    """Of whatever device and message, in any order, also from copies of a context."""
+    device, where, other = Device(), context(), context()
+    first = [arrays(device(where, number)) for number in range(3)]
+    second, copied = arrays(device(other)), travel(where)
+    for number in (2, 0, 1, 0):
+        assert arrays(device(travel(copied), number)) == first[number]
+    assert arrays(device(other)) == second
+    assert device.calls == 4
+
+
+@pytest.mark.parametrize("travel", [by_wire, by_pickle])
+def test_one_message_to_copies_of_a_context_at_once(travel):
+    """All of them train, and one report leaves."""
+    device, where = Device(), context()
+    device(where, 99)
+    copies, barrier = [travel(where) for _ in range(4)], threading.Barrier(4)
+    device.does = lambda _where: barrier.wait(30.0)
+    with ThreadPoolExecutor(4) as pool:
+        replies = {arrays(reply) for reply in pool.map(device, copies)}
+    assert len(replies) == 1
+    assert device.calls == 5
+
+
+@pytest.mark.parametrize("travel", [same, by_wire, by_pickle])
+def test_a_reply_that_is_not_kept_is_an_error(travel, monkeypatch):
+    """One reply a process, of whatever device, where there is no room for more."""
+    monkeypatch.setattr(context_memory, "_ROOM", 0)
     device, where, other = Device(), context(), context()
     assert device(where).has_content()
     where = travel(where)

@@ -424,6 +424,16 @@ def without_tables(path):
         database.execute("DROP TABLE reports")
 
 
+def without_replies(path):
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("DROP TABLE replies")
+
+
+def linked_to_nothing(path):
+    path.unlink()
+    path.symlink_to(path.with_name("gone"))
+
+
 def another_database(path):
     path.unlink()
     sqlite3.connect(path).close()
@@ -434,7 +444,10 @@ def another_database(path):
 @pytest.mark.parametrize("where", ["ledger", "call", "nowhere"])
 @pytest.mark.parametrize(
     "lose",
-    [Path.unlink, emptied, cut_to_a_byte, cut_to_its_first_page, without_tables, another_database],
+    [
+        *(Path.unlink, emptied, cut_to_a_byte, cut_to_its_first_page, linked_to_nothing),
+        *(without_tables, without_replies, another_database),
+    ],
 )
 def test_a_lost_ledger_is_no_fresh_budget(path, lose, where):
     """Under a cap, whoever names it, nothing is allowed; without one, only what is gone is new."""
@@ -443,9 +456,10 @@ def test_a_lost_ledger_is_no_fresh_budget(path, lose, where):
         charge(DeviceLedger(path), request(message), 4.0)
     lose(path)
     before = path.read_bytes() if path.exists() else None
+    is_gone = not os.path.lexists(path)
     ledger = DeviceLedger(path, total_epsilon_cap=100.0 if where == "ledger" else None)
     cap = 100.0 if where == "call" else None
-    if where == "nowhere" and before is None:
+    if where == "nowhere" and is_gone:
         ledger.check(request(50), event(4.0))
         assert charge(ledger, request(50), 4.0) is None
         return
@@ -457,6 +471,22 @@ def test_a_lost_ledger_is_no_fresh_budget(path, lose, where):
     if lose in (Path.unlink, emptied, cut_to_a_byte):
         assert f"flwr-sdp ledger {path} --new" in str(caught.value)
     assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_what_cannot_be_charged_is_found_by_the_check(path):
+    """Whichever of its pages is zeros: where the check passes, so does the charge."""
+    charge(DeviceLedger.create(path), request(0), 4.0)
+    whole, found = path.read_bytes(), []
+    for start in range(0, len(whole), 4096):
+        path.write_bytes(whole[:start] + bytes(4096) + whole[start + 4096 :])
+        ledger = DeviceLedger(path, total_epsilon_cap=100.0)
+        try:
+            ledger.check(request(1), event(4.0))
+        except LedgerError:
+            found.append(start)
+        else:
+            assert charge(ledger, request(1), 4.0) is None
+    assert len(found) >= 3
 
 
 def test_a_ledger_that_goes_while_the_app_trains_is_not_made_anew(path):
@@ -535,6 +565,24 @@ def test_other_charges_by_hand_are_refused(path, epsilon):
     with pytest.raises(ValueError, match=rf"epsilon must be .*> 0; got {epsilon!r}"):
         ledger.charge_by_hand("ward", epsilon)
     assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("data_set", ["", None, 5, b"ward"])
+def test_what_is_charged_by_hand_has_a_name(path, data_set):
+    ledger = DeviceLedger.create(path)
+    with pytest.raises(ValueError, match="data_set must be a text that is not empty"):
+        ledger.charge_by_hand(data_set, 1.0)
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("end", ["-journal", "-wal", "-shm"])
+def test_no_ledger_is_made_beside_the_journal_of_a_lost_one(path, end):
+    """SQLite would play the journal into it, and give back what was charged by hand."""
+    left = path.with_name(path.name + end)
+    left.write_bytes(b"pages of before")
+    with pytest.raises(LedgerError, match=f"{left} is left of a ledger that is lost"):
+        DeviceLedger.create(path, spent={"ward": 1000.0})
+    assert os.listdir(path.parent) == [left.name]
 
 
 def test_nothing_is_charged_by_hand_where_there_is_no_ledger(ledger, path):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from flwr_sdp import _validate
 from flwr_sdp._rounding import round_up
 from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.tables import table
@@ -16,8 +18,10 @@ from flwr_sdp.clients import DeviceLedger, LedgerEntry, LedgerError
 from flwr_sdp.clients.ledger import basic_composition, renyi_composition
 
 
-def change(path: Path, *, new: bool, charge: float | None, data_set: str | None) -> None:
-    """Make a ledger, charge one by hand, or both at once.
+def change(
+    path: Path, *, new: bool, charge: float | None, data_set: str | None, order: float
+) -> None:
+    """Make a ledger, charge one by hand, or both at once, before it is shown at a Renyi `order`.
 
     Raises
     ------
@@ -30,11 +34,21 @@ def change(path: Path, *, new: bool, charge: float | None, data_set: str | None)
         raise CommandError("--data-set needs --charge where --new is given: nothing is spent yet")
     spent = {} if charge is None or data_set is None else {data_set: charge}
     try:
+        _validate.number("order", order, minimum=1.0)
         if new:
             DeviceLedger.create(path, spent=spent)
         else:
+            ledger = DeviceLedger(path)
+            known = ledger.data_sets()
             for name, epsilon in spent.items():
-                DeviceLedger(path).charge_by_hand(name, epsilon)
+                ledger.charge_by_hand(name, epsilon)
+                if known and name not in known:
+                    print(
+                        f"data set {name!r} is new in this ledger, which had "
+                        f"{', '.join(map(repr, known))}: if it is a slip, what those may spend is "
+                        "as before",
+                        file=sys.stderr,
+                    )
     except (LedgerError, ValueError) as error:
         raise CommandError(str(error)) from error
 

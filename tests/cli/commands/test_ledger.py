@@ -37,6 +37,21 @@ def run(monkeypatch, capsys):
         signal.signal(number, handler)
 
 
+def test_nothing_is_charged_where_it_cannot_be_shown(path, run):
+    """Whoever repeats a command that has failed would charge twice."""
+    for order in ("inf", "nan"):
+        status, _, errors = run(path, "--charge", 5, "--data-set", "ward", "--order", order)
+        assert (status, "order must be a finite number >= 1" in errors) == (2, True)
+    assert not any(entry.by_hand for entry in DeviceLedger(path).entries())
+
+
+def test_a_data_set_that_was_not_there_is_said(path, run):
+    status, _, errors = run(path, "--charge", 5, "--data-set", "wards")
+    assert status == 0
+    assert "'wards' is new in this ledger, which had 'clinic', 'ward'" in errors
+    assert run(path, "--charge", 5, "--data-set", "ward")[2] == ""
+
+
 def charge(path, number, direction, magnitude, data_set="ward", message="message"):
     DeviceLedger(path).charge(
         Request(data_set=data_set, run_id="17", message_id=f"{message}-{number}"),
