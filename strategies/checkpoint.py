@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flwr_sdp import _validate
 from flwr_sdp._files import write_whole
-from flwr_sdp.strategies.folder_lock import FolderLock
+from flwr_sdp.strategies.folder_lock import LOCK, FolderLock, release_idle
 from flwr_sdp.strategies.ledger import Ledger
 from flwr_sdp.strategies.optimizer_state import decode, encode
 
@@ -91,11 +91,15 @@ class Checkpoints:
     def lock(self) -> FolderLock:
         """Keep every other run off the folder.
 
+        A lock of this process that belongs to no run under way is taken over: the strategy that
+        had it is stopped by the ledger, should it go on.
+
         Raises
         ------
         CheckpointError
-            If another one is at work there.
+            If another one is at work there, or the lock's file cannot be opened.
         """
+        release_idle(self.directory)
         try:
             lock = FolderLock(self.directory)
         except BlockingIOError as error:
@@ -103,6 +107,11 @@ class Checkpoints:
                 f"{self.directory} is in use by {error}, whose run is not over: let it end or end "
                 "it, and then go on with strategy.resume"
             ) from None
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.directory / LOCK} cannot be opened ({error.strerror}): remove it, which is "
+                "safe if no run is alive, and make the folder writable"
+            ) from error
         if lock.is_exclusive:
             for leftover in self.directory.glob(".*.part"):
                 leftover.unlink(missing_ok=True)

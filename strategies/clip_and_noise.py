@@ -341,7 +341,7 @@ class ClipAndNoise(Strategy):
         CheckpointError
             If the folder of the checkpoints holds a run, or another one is at work there.
         """
-        try:
+        with self._journal.run():
             self._journal.require_unused()
             train_config = self._surroundings.hand(TRAIN, train_config)
             evaluate_config = self._surroundings.hand(EVALUATE, evaluate_config)
@@ -355,8 +355,6 @@ class ClipAndNoise(Strategy):
                 evaluate_config,
                 evaluate_fn,
             )
-        finally:
-            self._journal.release()
 
     def resume(
         self,
@@ -380,7 +378,7 @@ class ClipAndNoise(Strategy):
         CheckpointError
             As :meth:`restore` does, or if a config is another one than the run was started with.
         """
-        try:
+        with self._journal.run():
             arrays = self.restore(initial_arrays)
             continuation = Continuation(self, self.rounds_done)
             return continuation.run(
@@ -393,8 +391,6 @@ class ClipAndNoise(Strategy):
                 evaluate_fn,
                 is_evaluated=self._is_evaluated,
             )
-        finally:
-            self._journal.release()
 
     # ------------------------------------------------------------------ ask
     def configure_train(
@@ -868,8 +864,9 @@ class ClipAndNoise(Strategy):
         For training loops of one's own; :meth:`resume` does this and runs the rounds. The charge
         of a round that was under way stays charged, and is that of its repetition: its result was
         not saved, and so has not been released. :attr:`train_config` and :attr:`evaluate_config`
-        are as the run left them, and so are the global generators of Python and NumPy. No other
-        process can go on with the run until this strategy is deleted, or the process ends.
+        are as the run left them, and so are the global generators. No other process can go on with
+        the run until this strategy is deleted, or the process ends; another strategy of this
+        process can, and then this one is refused.
 
         Parameters
         ----------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flwr.serverapp import GaussianPrivacyEvent
@@ -28,14 +29,29 @@ class Journal:
         self._ledger: Ledger | None = None
         self._written: bytes | None = None  # what is in the ledger's file
         self._lock: FolderLock | None = None
+        self._in_run = False
 
     @property
     def rounds_done(self) -> int:
         """Rounds whose result has been saved."""
         return 0 if self._ledger is None else self._ledger.completed_round
 
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Keep everybody off the folder while a run is under way, and let them have it then.
+
+        Elsewhere, in a loop of one's own, the lock goes to the strategy of this process that asks
+        for it last.
+        """
+        self._in_run = True
+        try:
+            yield
+        finally:
+            self._in_run = False
+            self.release()
+
     def release(self) -> None:
-        """Let others have the folder: the run is over."""
+        """Let others have the folder."""
         if self._lock is not None:
             self._lock.release()
 
@@ -51,6 +67,7 @@ class Journal:
         if self._lock is None or not self._lock.is_held:  # a forked child does not hold it
             checkpoints.directory.mkdir(parents=True, exist_ok=True)
             self._lock = checkpoints.lock()
+        self._lock.in_run = self._in_run
 
     def open(
         self,
