@@ -55,7 +55,7 @@ from flwr_sdp.strategies.cohort import (
 )
 from flwr_sdp.strategies.continuation import Continuation, EvaluateFn
 from flwr_sdp.strategies.events import ROUNDING, rate_of
-from flwr_sdp.strategies.finite import require_finite, warn_of_nan
+from flwr_sdp.strategies.finite import require_finite
 from flwr_sdp.strategies.journal import Journal, require_same_settings
 from flwr_sdp.strategies.ledger import Ledger
 from flwr_sdp.strategies.optimizer_state import (
@@ -74,6 +74,12 @@ from flwr_sdp.strategies.tally import Tally, fold
 _log = logging.getLogger("flwr")
 
 _LEAST_MULTIPLIER = 1e-6
+
+_NOT_ASKED = (
+    "nobody is asked for reports that would be lost; begin with a finite model, or keep the array "
+    "out (trainable, excluded) if its infinities are meant"
+)
+_NOT_RELEASED = "the round is charged, and nothing of it is released; the model before it is finite"
 
 
 class ClipAndNoise(Strategy):
@@ -397,7 +403,7 @@ class ClipAndNoise(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Check the model and the budget, draw the cohort and ask it."""
-        self._require_finite(arrays, arrays, "the strategy was given")
+        self._require_finite(arrays, arrays, "the strategy was given", _NOT_ASKED)
         least, setting = max(
             (self.min_available_nodes, "min_available_nodes"),
             (self.sampling.least_nodes, self.sampling.setting),
@@ -405,8 +411,6 @@ class ClipAndNoise(Strategy):
         node_ids = wait_for_nodes(grid, least, self.node_timeout, setting)
         self._fix_population(len(node_ids))
         formats = formats_of(arrays)
-        if self._rounds_asked == 0:
-            warn_of_nan(arrays, self.selection)
         if self._rounds_asked == 0 and (held_back := self.selection.held_back(formats)):
             _log.warning(
                 "%d arrays, such as %r, are excluded and stay as they are. Statistics of batch "
@@ -441,8 +445,11 @@ class ClipAndNoise(Strategy):
         self._rounds_asked += 1
         return messages
 
-    def _require_finite(self, model: ArrayRecord, arrays: ArrayRecord, origin: str) -> None:
-        require_finite(arrays, self.selection.released(formats_of(model)), origin)
+    def _require_finite(
+        self, model: ArrayRecord, arrays: ArrayRecord, origin: str, consequence: str
+    ) -> None:
+        trained = {*self.selection.released(formats_of(model)), *self.selection.tied}
+        require_finite(arrays, trained, origin, consequence)
 
     def _requests(
         self,
@@ -478,7 +485,8 @@ class ClipAndNoise(Strategy):
         content, message_type = messages[0].content, messages[0].metadata.message_type
         for sent in records_of(content, ArrayRecord):
             if sent is not arrays:
-                self._require_finite(arrays, sent, f"{type(self.strategy).__name__} sends")
+                origin = f"{type(self.strategy).__name__} sends"
+                self._require_finite(arrays, sent, origin, _NOT_ASKED)
         # Most of the time of a large round goes into making messages: those there are serve.
         made = {
             message.metadata.dst_node_id: message
@@ -641,7 +649,8 @@ class ClipAndNoise(Strategy):
             name: value for name, value in (metrics or {}).items() if isinstance(value, int | float)
         }
         arrays = total.like_model(arrays)
-        self._require_finite(self._model, arrays, f"{type(self.strategy).__name__} has returned")
+        origin = f"{type(self.strategy).__name__} has returned"
+        self._require_finite(self._model, arrays, origin, _NOT_RELEASED)
         return arrays, scalars
 
     # ------------------------------------------------------------------ account

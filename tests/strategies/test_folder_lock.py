@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -138,11 +139,13 @@ def test_the_last_strategy_of_a_process_has_the_folder(tmp_path, go, asked):
         messages = second.configure_train(2, second.restore(initial_model()), ConfigRecord(), grid)
         second.aggregate_train(2, list(grid.send_and_receive(messages)))
     before, sent = files(tmp_path), len(grid.sent)
+    go_on = (
+        partial(first.aggregate_train, 2, replies)
+        if asked
+        else partial(first.configure_train, 2, model, ConfigRecord(), grid)
+    )
     with pytest.raises(CheckpointError, match=CHANGED):
-        if asked:
-            first.aggregate_train(2, replies)
-        else:
-            first.configure_train(2, model, ConfigRecord(), grid)
+        go_on()
     assert (files(tmp_path), len(grid.sent)) == (before, sent)
     assert second.privacy_spent().num_releases == (3 if go == "resume" else 2)
     assert Checkpoints(tmp_path).load()[0].num_charges == second.privacy_spent().num_releases
