@@ -45,7 +45,7 @@ class Snapshot:
     optimizer : dict
         State of the inner strategy.
     facts : dict
-        What the report needs to know of the rounds so far, JSON-ready.
+        What the report needs to know of the rounds so far, plain data.
     ledger : Ledger
         What had been charged by then.
     surroundings : dict
@@ -249,7 +249,7 @@ def _write_snapshot(file: IO[bytes], snapshot: Snapshot) -> None:
             "schema": SCHEMA_VERSION,
             "round": snapshot.server_round,
             "ledger": snapshot.ledger.to_dict(),
-            "facts": snapshot.facts,
+            "facts": encode(snapshot.facts, store),
             "model": encode(snapshot.model, store),
             "optimizer": encode(snapshot.optimizer, store),
             "surroundings": encode(snapshot.surroundings, store),
@@ -269,11 +269,14 @@ def _read_snapshot(archive: zipfile.ZipFile) -> Snapshot:
             array: NDArray[Any] = np.lib.format.read_array(entry, allow_pickle=False)
             return array
 
+    facts = manifest["facts"]
+    if facts.keys() == {"dict"}:  # once they were JSON themselves
+        facts = decode(facts, archive.read, load)
     return Snapshot(
         server_round=int(manifest["round"]),
         model=decode(manifest["model"], archive.read, load),
         optimizer=decode(manifest["optimizer"], archive.read, load),
-        facts=manifest["facts"],
+        facts=facts,
         ledger=Ledger.from_dict(manifest["ledger"]),
         surroundings=decode(manifest.get("surroundings", {"dict": []}), archive.read, load),
         is_evaluated=manifest.get("is_evaluated", True),

@@ -8,6 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, replace
 from typing import Any, TypeGuard
 
@@ -67,7 +68,12 @@ from flwr_sdp.strategies.optimizer_state import (
 from flwr_sdp.strategies.projection import ProjectionEffect, projection_effect
 from flwr_sdp.strategies.report import CentralGuarantee, PrivacyReport
 from flwr_sdp.strategies.streaming import StreamingGrid
-from flwr_sdp.strategies.surroundings import EVALUATE, TRAIN, Surroundings
+from flwr_sdp.strategies.surroundings import (
+    EVALUATE,
+    TRAIN,
+    Surroundings,
+    require_same_configs,
+)
 from flwr_sdp.strategies.tally import Tally, fold
 
 # Flower's own logger, so that these lines appear among Flower's.
@@ -308,7 +314,7 @@ class ClipAndNoise(Strategy):
         self._functions = functions_of(strategy)
         self._journal = Journal(checkpoints)
         self._surroundings = Surroundings()
-        self._at_start: dict[str, Any] | None = None  # the surroundings before the first round
+        self._at_start: dict[str, Any] | None = None  # where the run stands before it begins
         self._saved_model = ArrayRecord()
         self._is_evaluated = True  # by the devices
         self._asks_evaluation = False
@@ -351,7 +357,7 @@ class ClipAndNoise(Strategy):
             self._journal.require_unused()
             train_config = self._surroundings.hand(TRAIN, train_config)
             evaluate_config = self._surroundings.hand(EVALUATE, evaluate_config)
-            self._at_start = self._surroundings.state()
+            self._at_start = deepcopy(self._stand())
             return super().start(
                 StreamingGrid(grid),
                 initial_arrays,
@@ -385,7 +391,7 @@ class ClipAndNoise(Strategy):
             As :meth:`restore` does, or if a config is another one than the run was started with.
         """
         with self._journal.run():
-            arrays = self.restore(initial_arrays)
+            arrays = self._restore(initial_arrays, {TRAIN: train_config, EVALUATE: evaluate_config})
             continuation = Continuation(self, self.rounds_done)
             return continuation.run(
                 StreamingGrid(grid),
@@ -420,7 +426,7 @@ class ClipAndNoise(Strategy):
                 held_back[0],
             )
         self._surroundings.hand(TRAIN, config)
-        self._at_start = self._at_start or self._surroundings.state()
+        self._at_start = self._at_start or self._stand()
         self._journal.open(
             server_round,
             lambda: self._settings(arrays),
@@ -890,6 +896,11 @@ class ClipAndNoise(Strategy):
         ValueError
             If this strategy or its accountant has been used before.
         """
+        return self._restore(initial_arrays, {})
+
+    def _restore(
+        self, initial_arrays: ArrayRecord, configs: dict[str, ConfigRecord | None]
+    ) -> ArrayRecord:
         accountant = self.accountant
         if self._rounds_asked or (accountant is not None and accountant.num_releases):
             raise ValueError(
@@ -897,17 +908,20 @@ class ClipAndNoise(Strategy):
                 "would be charged on top of what is there"
             )
         try:
-            return self._take_up(initial_arrays)
+            return self._take_up(initial_arrays, configs)
         except BaseException:
             self._journal.release()
             raise
 
-    def _take_up(self, initial_arrays: ArrayRecord) -> ArrayRecord:
+    def _take_up(
+        self, initial_arrays: ArrayRecord, configs: dict[str, ConfigRecord | None]
+    ) -> ArrayRecord:
         ledger, snapshot = self._journal.load()
         population = ledger.settings.get("population")
         if self.population is None and isinstance(population, int):
             self.population = population
         require_same_settings(self._settings(initial_arrays), ledger.settings)
+        require_same_configs(configs, snapshot.surroundings)  # from here on, nothing is refused
         self._fix_population(0)
         if self.accountant is not None:
             for event, count in ledger.charges:
@@ -954,11 +968,20 @@ class ClipAndNoise(Strategy):
             "arrays": {name: [array.dtype, list(array.shape)] for name, array in arrays.items()},
         }
 
+    def _stand(self) -> dict[str, Any]:
+        """Return what is saved beside the model, as it is now."""
+        if self.checkpoints is None:
+            return {}
+        return {
+            "optimizer": state_of(self.strategy, self._functions),
+            "surroundings": self._surroundings.state(),
+        }
+
     def _snapshot(self, server_round: int, arrays: ArrayRecord, ledger: Ledger) -> Snapshot:
+        stand = (server_round == 0 and self._at_start) or self._stand()
         return Snapshot(
             server_round=server_round,
             model=arrays,
-            optimizer=state_of(self.strategy, self._functions),
             facts={
                 "rounds_released": self._rounds_released,
                 "tally": self._tally.to_dict(),
@@ -968,8 +991,8 @@ class ClipAndNoise(Strategy):
                 "last_round": self.last_round,
             },
             ledger=ledger,
-            surroundings=(server_round == 0 and self._at_start) or self._surroundings.state(),
             is_evaluated=self._is_evaluated,
+            **stand,
         )
 
     # ------------------------------------------------------------------ the rest is the inner one's
@@ -977,6 +1000,7 @@ class ClipAndNoise(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Leave evaluation to the inner strategy."""
+        self._journal.require_unchanged()
         self._surroundings.hand(EVALUATE, config)
         messages = list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
         self._asks_evaluation = bool(messages)

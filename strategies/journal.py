@@ -103,6 +103,11 @@ class Journal:
                 f"checkpoint; got {server_round} (strategy.resume numbers the rounds)"
             )
 
+    def require_unchanged(self) -> None:
+        """Raise :class:`CheckpointError` if somebody else has gone on with the run."""
+        if self.checkpoints is not None and self._ledger is not None:
+            self.checkpoints.require_ledger(self._written)
+
     def charge(self, server_round: int, event: GaussianPrivacyEvent | None) -> None:
         """Put the charge of a round on disk; only then may anyone be asked."""
         if self.checkpoints is None or self._ledger is None:
@@ -162,16 +167,29 @@ class Journal:
         return self._ledger, is_paid
 
 
+def is_same(ours: Any, theirs: Any) -> bool:
+    """Return whether two settings are the same, in which NaN is NaN."""
+    return bool(ours == theirs) or _plain(ours) == _plain(theirs)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return "nan" if value != value else value
+
+
 def require_same_settings(here: dict[str, Any], there: dict[str, Any]) -> None:
     """Raise :class:`CheckpointError` naming the first setting that differs."""
     for field in sorted({*here, *there}):
         ours, theirs = here.get(field), there.get(field)
-        if ours == theirs:
+        if is_same(ours, theirs):
             continue
         if isinstance(ours, dict) and isinstance(theirs, dict):
-            field = f"{field}: {min(k for k in {*ours, *theirs} if ours.get(k) != theirs.get(k))}"
-            name = field.split(": ")[1]
-            ours, theirs = ours.get(name), theirs.get(name)
+            names = sorted({*ours, *theirs})
+            name = next(k for k in names if not is_same(ours.get(k), theirs.get(k)))
+            field, ours, theirs = f"{field}: {name}", ours.get(name), theirs.get(name)
         raise CheckpointError(
             f"{field} must be as in the run that is resumed, {theirs!r}; got {ours!r}: resume with "
             "the same settings, or start a new run in another directory"

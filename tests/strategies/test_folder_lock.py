@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import FedAvg
 
 from flwr_sdp.strategies import CheckpointError, Checkpoints, folder_lock
 from tests.messages import FakeGrid, error_reply, flat, private_reply
@@ -379,6 +380,16 @@ def test_who_finds_the_ledger_changed_stops(tmp_path, lose, hangs, target):
     strategy = build(folder)
     run(strategy, 6, resume=True)
     assert strategy.privacy_spent().num_releases == 6
+
+
+def test_who_finds_the_ledger_changed_asks_for_no_evaluation(tmp_path):
+    strategy = build(tmp_path, strategy=FedAvg(fraction_evaluate=1.0))
+    grid, ledger = FakeGrid(range(NODES), private_reply), tmp_path / "ledger.json"
+    messages = strategy.configure_train(1, initial_model(), ConfigRecord(), grid)
+    model, _ = strategy.aggregate_train(1, list(grid.send_and_receive(messages)))
+    ledger.write_bytes(ledger.read_bytes() + b"\n")
+    with pytest.raises(CheckpointError, match=CHANGED):
+        strategy.configure_evaluate(1, model, ConfigRecord(), grid)
 
 
 @pytest.mark.parametrize("change", ["removed", "touched", "older"])
