@@ -55,7 +55,7 @@ from flwr_sdp.strategies.cohort import (
     wait_for_nodes,
 )
 from flwr_sdp.strategies.continuation import Continuation, EvaluateFn
-from flwr_sdp.strategies.events import ROUNDING, rate_of
+from flwr_sdp.strategies.events import LEAST_MULTIPLIER, MOST_MULTIPLIER, ROUNDING, rate_of
 from flwr_sdp.strategies.finite import require_finite
 from flwr_sdp.strategies.journal import Journal, require_same_settings
 from flwr_sdp.strategies.ledger import Ledger
@@ -78,8 +78,6 @@ from flwr_sdp.strategies.tally import Tally, fold
 
 # Flower's own logger, so that these lines appear among Flower's.
 _log = logging.getLogger("flwr")
-
-_LEAST_MULTIPLIER = 1e-6
 
 _NOT_ASKED = (
     "nobody is asked for reports that would be lost; begin with a finite model, or keep the array "
@@ -241,10 +239,11 @@ class ClipAndNoise(Strategy):
         if clip_norm != math.inf:
             _validate.number("clip_norm", clip_norm, above=0.0)
         _validate.number("noise_multiplier", noise_multiplier, minimum=0.0)
-        if 0 < noise_multiplier < _LEAST_MULTIPLIER:
+        if noise_multiplier and not LEAST_MULTIPLIER <= noise_multiplier <= MOST_MULTIPLIER:
             raise ValueError(
-                f"noise_multiplier must be 0 or at least {_LEAST_MULTIPLIER:g}, below which "
-                f"accountants lose their precision; got {noise_multiplier!r}"
+                f"noise_multiplier must be 0 or at least {LEAST_MULTIPLIER:g}, below which "
+                f"accountants lose their precision, and at most {MOST_MULTIPLIER:g}; got "
+                f"{noise_multiplier!r}"
             )
         if noise_multiplier > 0 and not LEAST_NOISE <= noise_multiplier * clip_norm < math.inf:
             raise ValueError(
@@ -726,6 +725,12 @@ class ClipAndNoise(Strategy):
                     f"clients were drawn at rate {drawn:g} and rounds charged at {rate:g}, as a "
                     "whole number of clients: central epsilons may be lower than stated"
                 )
+            if self._charged_before:
+                exceptions.append(
+                    f"{self._charged_before} of the {spent.num_releases} releases were charged to "
+                    "the accountant before this run: the central epsilon is that of all, the "
+                    "rate and the noise multiplier are those of this run alone"
+                )
             central = CentralGuarantee(
                 epsilon=spent.epsilon,
                 delta=spent.delta,
@@ -782,7 +787,7 @@ class ClipAndNoise(Strategy):
         if longest == self.clip_norm:
             return central
         multiplier = self.noise_multiplier * (self.clip_norm / longest)
-        if multiplier < _LEAST_MULTIPLIER:
+        if multiplier < LEAST_MULTIPLIER:
             return None
         population = int(self.population or 0)
         accountant = self.sampling.accountant(
