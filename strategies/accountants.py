@@ -16,12 +16,7 @@ from flwr.serverapp import (
 from flwr_sdp import _validate
 from flwr_sdp.strategies._quiet import quiet
 from flwr_sdp.strategies.best_accountant import BestAccountant
-from flwr_sdp.strategies.events import (
-    LEAST_MULTIPLIER,
-    MOST_MULTIPLIER,
-    ROUNDING,
-    RatedEvent,
-)
+from flwr_sdp.strategies.events import LEAST_MULTIPLIER, MOST_MULTIPLIER, ROUNDING, RatedEvent
 from flwr_sdp.strategies.pld_accountant import PldAccountant
 
 
