@@ -167,8 +167,10 @@ def test_a_run_that_is_over_stays_so_whatever_becomes_of_the_lock(
     strategy = build(tmp_path)
 
     spoil = once(lambda: monkeypatch.setattr(os, failing, fail), 1)
-    result = run(strategy, 1, on_question=spoil)
-    monkeypatch.undo()
+    try:
+        result = run(strategy, 1, on_question=spoil)
+    finally:
+        monkeypatch.undo()
     assert result.arrays
 
 
