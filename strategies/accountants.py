@@ -16,7 +16,7 @@ from flwr.serverapp import (
 from flwr_sdp import _validate
 from flwr_sdp.strategies._quiet import quiet
 from flwr_sdp.strategies.best_accountant import BestAccountant
-from flwr_sdp.strategies.events import ROUNDING, RatedEvent, in_whole_clients
+from flwr_sdp.strategies.events import LEAST_MULTIPLIER, MOST_MULTIPLIER, ROUNDING, RatedEvent
 from flwr_sdp.strategies.pld_accountant import PldAccountant
 
 
@@ -112,7 +112,7 @@ def poisson_event(
     ValueError
         If a number is out of range.
     """
-    noise_multiplier = _validate.number("noise_multiplier", noise_multiplier, above=0.0)
+    noise_multiplier = _multiplier(noise_multiplier)
     sampling_rate = _validate.number("sampling_rate", sampling_rate, above=0.0, maximum=1.0)
     population = _validate.integer("population", population, minimum=1)
     # The product of a rate and a population carries rounding: 0.07 * 100 is 7.000000000000001.
@@ -128,7 +128,9 @@ def poisson_event(
 
 def as_charged(accountant: PrivacyAccountant, event: GaussianPrivacyEvent) -> GaussianPrivacyEvent:
     """Return what an accountant charges for an event: only our own read an exact rate."""
-    return event if isinstance(accountant, PldAccountant) else in_whole_clients(event)
+    if isinstance(accountant, PldAccountant):
+        return event
+    return GaussianPrivacyEvent(event.noise_multiplier, event.sample_size, event.population_size)
 
 
 def fixed_size_event(
@@ -150,12 +152,18 @@ def fixed_size_event(
     ValueError
         If a number is out of range.
     """
-    noise_multiplier = _validate.number("noise_multiplier", noise_multiplier, above=0.0)
+    noise_multiplier = _multiplier(noise_multiplier)
     population = _validate.integer("population", population, minimum=1)
     return GaussianPrivacyEvent(
         noise_multiplier=noise_multiplier / 2.0,
         sample_size=_validate.integer("cohort_size", cohort_size, minimum=1, maximum=population),
         population_size=population,
+    )
+
+
+def _multiplier(value: float) -> float:
+    return _validate.number(
+        "noise_multiplier", value, minimum=LEAST_MULTIPLIER, maximum=MOST_MULTIPLIER
     )
 
 

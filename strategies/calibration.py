@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 from flwr_sdp import _validate
+from flwr_sdp.strategies.events import LEAST_MULTIPLIER, MOST_MULTIPLIER
 from flwr_sdp.strategies.privacy_loss import PrivacyLoss, SampledGaussian
 
-# Below the least, accountants lose their precision; above the most, nobody would train.
-_LEAST, _MOST = 1e-6, 1e12
 # Of the target; what is asked for is 0.99.
 _CLOSE = 0.997
 
@@ -57,7 +56,7 @@ def noise_multiplier_for(
     spent = accounted(high)
     if spent > epsilon:
         while spent > epsilon:
-            if high > _MOST:
+            if high > MOST_MULTIPLIER:
                 least, asked = _validate.apart(spent, epsilon, digits=3)
                 raise ValueError(
                     f"epsilon must be above {least}, which a noise multiplier of {high:.3g} "
@@ -68,7 +67,7 @@ def noise_multiplier_for(
     else:
         low = high / 4.0
         while (cost := accounted(low)) <= epsilon:
-            if low < _LEAST:
+            if low < LEAST_MULTIPLIER:
                 raise ValueError(_too_easy(epsilon, delta, cost))
             low, high, spent = low / 4.0, low, cost
     # Invariant: `high` keeps within epsilon, `low` does not.
@@ -91,5 +90,5 @@ def _too_easy(epsilon: float, delta: float, cost: float) -> str:
     most, asked = _validate.apart(cost, epsilon, digits=3)
     return (
         f"epsilon must be at most {most}, the cost of hardly any noise "
-        f"(noise multiplier {_LEAST:g}); got {asked}"
+        f"(noise multiplier {LEAST_MULTIPLIER:g}); got {asked}"
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flwr_sdp import _validate
 from flwr_sdp._files import write_whole
-from flwr_sdp.strategies.folder_lock import FolderLock
+from flwr_sdp.strategies.folder_lock import LOCK, FolderLock, release_idle
 from flwr_sdp.strategies.ledger import Ledger
 from flwr_sdp.strategies.optimizer_state import decode, encode
 
@@ -45,7 +45,7 @@ class Snapshot:
     optimizer : dict
         State of the inner strategy.
     facts : dict
-        What the report needs to know of the rounds so far, JSON-ready.
+        What the report needs to know of the rounds so far, plain data.
     ledger : Ledger
         What had been charged by then.
     surroundings : dict
@@ -91,11 +91,15 @@ class Checkpoints:
     def lock(self) -> FolderLock:
         """Keep every other run off the folder.
 
+        A lock of this process that belongs to no run under way is taken over: the strategy that
+        had it is stopped by the ledger, should it go on.
+
         Raises
         ------
         CheckpointError
-            If another one is at work there.
+            If another one is at work there, or the lock's file cannot be opened.
         """
+        release_idle(self.directory)
         try:
             lock = FolderLock(self.directory)
         except BlockingIOError as error:
@@ -103,6 +107,11 @@ class Checkpoints:
                 f"{self.directory} is in use by {error}, whose run is not over: let it end or end "
                 "it, and then go on with strategy.resume"
             ) from None
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.directory / LOCK} cannot be opened ({error.strerror}): remove it, which is "
+                "safe if no run is alive, and make the folder writable"
+            ) from error
         if lock.is_exclusive:
             for leftover in self.directory.glob(".*.part"):
                 leftover.unlink(missing_ok=True)
@@ -240,7 +249,7 @@ def _write_snapshot(file: IO[bytes], snapshot: Snapshot) -> None:
             "schema": SCHEMA_VERSION,
             "round": snapshot.server_round,
             "ledger": snapshot.ledger.to_dict(),
-            "facts": snapshot.facts,
+            "facts": encode(snapshot.facts, store),
             "model": encode(snapshot.model, store),
             "optimizer": encode(snapshot.optimizer, store),
             "surroundings": encode(snapshot.surroundings, store),
@@ -260,11 +269,14 @@ def _read_snapshot(archive: zipfile.ZipFile) -> Snapshot:
             array: NDArray[Any] = np.lib.format.read_array(entry, allow_pickle=False)
             return array
 
+    facts = manifest["facts"]
+    if facts.keys() == {"dict"}:  # once they were JSON themselves
+        facts = decode(facts, archive.read, load)
     return Snapshot(
         server_round=int(manifest["round"]),
         model=decode(manifest["model"], archive.read, load),
         optimizer=decode(manifest["optimizer"], archive.read, load),
-        facts=manifest["facts"],
+        facts=facts,
         ledger=Ledger.from_dict(manifest["ledger"]),
         surroundings=decode(manifest.get("surroundings", {"dict": []}), archive.read, load),
         is_evaluated=manifest.get("is_evaluated", True),

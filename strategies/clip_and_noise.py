@@ -8,6 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, replace
 from typing import Any, TypeGuard
 
@@ -54,8 +55,8 @@ from flwr_sdp.strategies.cohort import (
     wait_for_nodes,
 )
 from flwr_sdp.strategies.continuation import Continuation, EvaluateFn
-from flwr_sdp.strategies.events import ROUNDING, rate_of
-from flwr_sdp.strategies.finite import require_finite, warn_of_nan
+from flwr_sdp.strategies.events import LEAST_MULTIPLIER, MOST_MULTIPLIER, ROUNDING, rate_of
+from flwr_sdp.strategies.finite import require_finite
 from flwr_sdp.strategies.journal import Journal, require_same_settings
 from flwr_sdp.strategies.ledger import Ledger
 from flwr_sdp.strategies.optimizer_state import (
@@ -67,13 +68,22 @@ from flwr_sdp.strategies.optimizer_state import (
 from flwr_sdp.strategies.projection import ProjectionEffect, projection_effect
 from flwr_sdp.strategies.report import CentralGuarantee, PrivacyReport
 from flwr_sdp.strategies.streaming import StreamingGrid
-from flwr_sdp.strategies.surroundings import EVALUATE, TRAIN, Surroundings
+from flwr_sdp.strategies.surroundings import (
+    EVALUATE,
+    TRAIN,
+    Surroundings,
+    require_same_configs,
+)
 from flwr_sdp.strategies.tally import Tally, fold
 
 # Flower's own logger, so that these lines appear among Flower's.
 _log = logging.getLogger("flwr")
 
-_LEAST_MULTIPLIER = 1e-6
+_NOT_ASKED = (
+    "nobody is asked for reports that would be lost; begin with a finite model, or keep the array "
+    "out (trainable, excluded) if its infinities are meant"
+)
+_NOT_RELEASED = "the round is charged, and nothing of it is released; the model before it is finite"
 
 
 class ClipAndNoise(Strategy):
@@ -229,10 +239,11 @@ class ClipAndNoise(Strategy):
         if clip_norm != math.inf:
             _validate.number("clip_norm", clip_norm, above=0.0)
         _validate.number("noise_multiplier", noise_multiplier, minimum=0.0)
-        if 0 < noise_multiplier < _LEAST_MULTIPLIER:
+        if noise_multiplier and not LEAST_MULTIPLIER <= noise_multiplier <= MOST_MULTIPLIER:
             raise ValueError(
-                f"noise_multiplier must be 0 or at least {_LEAST_MULTIPLIER:g}, below which "
-                f"accountants lose their precision; got {noise_multiplier!r}"
+                f"noise_multiplier must be 0 or at least {LEAST_MULTIPLIER:g}, below which "
+                f"accountants lose their precision, and at most {MOST_MULTIPLIER:g}; got "
+                f"{noise_multiplier!r}"
             )
         if noise_multiplier > 0 and not LEAST_NOISE <= noise_multiplier * clip_norm < math.inf:
             raise ValueError(
@@ -302,7 +313,7 @@ class ClipAndNoise(Strategy):
         self._functions = functions_of(strategy)
         self._journal = Journal(checkpoints)
         self._surroundings = Surroundings()
-        self._at_start: dict[str, Any] | None = None  # the surroundings before the first round
+        self._at_start: dict[str, Any] | None = None  # where the run stands before it begins
         self._saved_model = ArrayRecord()
         self._is_evaluated = True  # by the devices
         self._asks_evaluation = False
@@ -341,11 +352,11 @@ class ClipAndNoise(Strategy):
         CheckpointError
             If the folder of the checkpoints holds a run, or another one is at work there.
         """
-        try:
+        with self._journal.run():
             self._journal.require_unused()
             train_config = self._surroundings.hand(TRAIN, train_config)
             evaluate_config = self._surroundings.hand(EVALUATE, evaluate_config)
-            self._at_start = self._surroundings.state()
+            self._at_start = deepcopy(self._stand())
             return super().start(
                 StreamingGrid(grid),
                 initial_arrays,
@@ -355,8 +366,6 @@ class ClipAndNoise(Strategy):
                 evaluate_config,
                 evaluate_fn,
             )
-        finally:
-            self._journal.release()
 
     def resume(
         self,
@@ -380,8 +389,8 @@ class ClipAndNoise(Strategy):
         CheckpointError
             As :meth:`restore` does, or if a config is another one than the run was started with.
         """
-        try:
-            arrays = self.restore(initial_arrays)
+        with self._journal.run():
+            arrays = self._restore(initial_arrays, {TRAIN: train_config, EVALUATE: evaluate_config})
             continuation = Continuation(self, self.rounds_done)
             return continuation.run(
                 StreamingGrid(grid),
@@ -393,15 +402,13 @@ class ClipAndNoise(Strategy):
                 evaluate_fn,
                 is_evaluated=self._is_evaluated,
             )
-        finally:
-            self._journal.release()
 
     # ------------------------------------------------------------------ ask
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Check the model and the budget, draw the cohort and ask it."""
-        self._require_finite(arrays, arrays, "the strategy was given")
+        self._require_finite(arrays, arrays, "the strategy was given", _NOT_ASKED)
         least, setting = max(
             (self.min_available_nodes, "min_available_nodes"),
             (self.sampling.least_nodes, self.sampling.setting),
@@ -409,8 +416,6 @@ class ClipAndNoise(Strategy):
         node_ids = wait_for_nodes(grid, least, self.node_timeout, setting)
         self._fix_population(len(node_ids))
         formats = formats_of(arrays)
-        if self._rounds_asked == 0:
-            warn_of_nan(arrays, self.selection)
         if self._rounds_asked == 0 and (held_back := self.selection.held_back(formats)):
             _log.warning(
                 "%d arrays, such as %r, are excluded and stay as they are. Statistics of batch "
@@ -420,7 +425,7 @@ class ClipAndNoise(Strategy):
                 held_back[0],
             )
         self._surroundings.hand(TRAIN, config)
-        self._at_start = self._at_start or self._surroundings.state()
+        self._at_start = self._at_start or self._stand()
         self._journal.open(
             server_round,
             lambda: self._settings(arrays),
@@ -445,8 +450,11 @@ class ClipAndNoise(Strategy):
         self._rounds_asked += 1
         return messages
 
-    def _require_finite(self, model: ArrayRecord, arrays: ArrayRecord, origin: str) -> None:
-        require_finite(arrays, self.selection.released(formats_of(model)), origin)
+    def _require_finite(
+        self, model: ArrayRecord, arrays: ArrayRecord, origin: str, consequence: str
+    ) -> None:
+        trained = {*self.selection.released(formats_of(model)), *self.selection.tied}
+        require_finite(arrays, trained, origin, consequence)
 
     def _requests(
         self,
@@ -482,7 +490,8 @@ class ClipAndNoise(Strategy):
         content, message_type = messages[0].content, messages[0].metadata.message_type
         for sent in records_of(content, ArrayRecord):
             if sent is not arrays:
-                self._require_finite(arrays, sent, f"{type(self.strategy).__name__} sends")
+                origin = f"{type(self.strategy).__name__} sends"
+                self._require_finite(arrays, sent, origin, _NOT_ASKED)
         # Most of the time of a large round goes into making messages: those there are serve.
         made = {
             message.metadata.dst_node_id: message
@@ -645,7 +654,8 @@ class ClipAndNoise(Strategy):
             name: value for name, value in (metrics or {}).items() if isinstance(value, int | float)
         }
         arrays = total.like_model(arrays)
-        self._require_finite(self._model, arrays, f"{type(self.strategy).__name__} has returned")
+        origin = f"{type(self.strategy).__name__} has returned"
+        self._require_finite(self._model, arrays, origin, _NOT_RELEASED)
         return arrays, scalars
 
     # ------------------------------------------------------------------ account
@@ -715,6 +725,12 @@ class ClipAndNoise(Strategy):
                     f"clients were drawn at rate {drawn:g} and rounds charged at {rate:g}, as a "
                     "whole number of clients: central epsilons may be lower than stated"
                 )
+            if self._charged_before:
+                exceptions.append(
+                    f"{self._charged_before} of the {spent.num_releases} releases were charged to "
+                    "the accountant before this run: the central epsilon is that of all, the "
+                    "rate and the noise multiplier are those of this run alone"
+                )
             central = CentralGuarantee(
                 epsilon=spent.epsilon,
                 delta=spent.delta,
@@ -771,7 +787,7 @@ class ClipAndNoise(Strategy):
         if longest == self.clip_norm:
             return central
         multiplier = self.noise_multiplier * (self.clip_norm / longest)
-        if multiplier < _LEAST_MULTIPLIER:
+        if multiplier < LEAST_MULTIPLIER:
             return None
         population = int(self.population or 0)
         accountant = self.sampling.accountant(
@@ -868,8 +884,9 @@ class ClipAndNoise(Strategy):
         For training loops of one's own; :meth:`resume` does this and runs the rounds. The charge
         of a round that was under way stays charged, and is that of its repetition: its result was
         not saved, and so has not been released. :attr:`train_config` and :attr:`evaluate_config`
-        are as the run left them, and so are the global generators of Python and NumPy. No other
-        process can go on with the run until this strategy is deleted, or the process ends.
+        are as the run left them, and so are the global generators. No other process can go on with
+        the run until this strategy is deleted, or the process ends; another strategy of this
+        process can, and then this one is refused.
 
         Parameters
         ----------
@@ -884,6 +901,11 @@ class ClipAndNoise(Strategy):
         ValueError
             If this strategy or its accountant has been used before.
         """
+        return self._restore(initial_arrays, {})
+
+    def _restore(
+        self, initial_arrays: ArrayRecord, configs: dict[str, ConfigRecord | None]
+    ) -> ArrayRecord:
         accountant = self.accountant
         if self._rounds_asked or (accountant is not None and accountant.num_releases):
             raise ValueError(
@@ -891,17 +913,20 @@ class ClipAndNoise(Strategy):
                 "would be charged on top of what is there"
             )
         try:
-            return self._take_up(initial_arrays)
+            return self._take_up(initial_arrays, configs)
         except BaseException:
             self._journal.release()
             raise
 
-    def _take_up(self, initial_arrays: ArrayRecord) -> ArrayRecord:
+    def _take_up(
+        self, initial_arrays: ArrayRecord, configs: dict[str, ConfigRecord | None]
+    ) -> ArrayRecord:
         ledger, snapshot = self._journal.load()
         population = ledger.settings.get("population")
         if self.population is None and isinstance(population, int):
             self.population = population
         require_same_settings(self._settings(initial_arrays), ledger.settings)
+        require_same_configs(configs, snapshot.surroundings)  # from here on, nothing is refused
         self._fix_population(0)
         if self.accountant is not None:
             for event, count in ledger.charges:
@@ -948,11 +973,20 @@ class ClipAndNoise(Strategy):
             "arrays": {name: [array.dtype, list(array.shape)] for name, array in arrays.items()},
         }
 
+    def _stand(self) -> dict[str, Any]:
+        """Return what is saved beside the model, as it is now."""
+        if self.checkpoints is None:
+            return {}
+        return {
+            "optimizer": state_of(self.strategy, self._functions),
+            "surroundings": self._surroundings.state(),
+        }
+
     def _snapshot(self, server_round: int, arrays: ArrayRecord, ledger: Ledger) -> Snapshot:
+        stand = (server_round == 0 and self._at_start) or self._stand()
         return Snapshot(
             server_round=server_round,
             model=arrays,
-            optimizer=state_of(self.strategy, self._functions),
             facts={
                 "rounds_released": self._rounds_released,
                 "tally": self._tally.to_dict(),
@@ -962,8 +996,8 @@ class ClipAndNoise(Strategy):
                 "last_round": self.last_round,
             },
             ledger=ledger,
-            surroundings=(server_round == 0 and self._at_start) or self._surroundings.state(),
             is_evaluated=self._is_evaluated,
+            **stand,
         )
 
     # ------------------------------------------------------------------ the rest is the inner one's
@@ -971,6 +1005,7 @@ class ClipAndNoise(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Leave evaluation to the inner strategy."""
+        self._journal.require_unchanged()
         self._surroundings.hand(EVALUATE, config)
         messages = list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
         self._asks_evaluation = bool(messages)

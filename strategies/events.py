@@ -10,6 +10,9 @@ from flwr.serverapp import GaussianPrivacyEvent
 
 from flwr_sdp import _validate
 
+LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-6, 1e12
+"""Of noise: below the least, accountants lose their precision; above the most, nobody trains."""
+
 ROUNDING = 1e-12
 """Relative; what the product of a rate and a population may be off."""
 
@@ -36,15 +39,6 @@ def rate_of(event: GaussianPrivacyEvent) -> float:
     if isinstance(event, RatedEvent):
         return event.sampling_rate
     return event.sample_size / event.population_size
-
-
-def in_whole_clients(event: GaussianPrivacyEvent) -> GaussianPrivacyEvent:
-    """Return an event as Flower's accountants read it."""
-    return GaussianPrivacyEvent(
-        noise_multiplier=event.noise_multiplier,
-        sample_size=event.sample_size,
-        population_size=event.population_size,
-    )
 
 
 def event_of(facts: Mapping[str, Any]) -> GaussianPrivacyEvent:

@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from flwr_sdp import npy
-from flwr_sdp.released import Selection
-
-_log = logging.getLogger("flwr")
 
 
-def require_finite(model: Mapping[str, npy.SentArray], names: Iterable[str], origin: str) -> None:
-    """Raise ``ValueError`` naming the first array that is trained and is not finite.
+def require_finite(
+    model: Mapping[str, npy.SentArray], trained: Collection[str], origin: str, consequence: str
+) -> None:
+    """Raise ``ValueError`` naming the first array with NaN, or that is trained and not finite.
 
-    A report on such an array is not finite either: it would spend a device's budget for nothing.
-    Arrays that are not released may be anything. No report has them in it, they stay as they are,
-    and a mask of minus infinity is what its model needs.
+    A report on a model with NaN, wherever it is, is lost: it would spend a device's budget for
+    nothing. An array that is not trained stays as it is, and no report has it in it. It may be
+    infinite: a mask of minus infinity is what its model needs.
 
     Parameters
     ----------
     model : mapping
-        The arrays.
-    names : iterable of str
-        Those that are trained, as :meth:`Selection.released` has them.
+        The arrays; those that are not floating-point numbers are passed over.
+    trained : collection of str
+        Names of those that are trained, tied ones included.
     origin : str
         Where the arrays come from.
+    consequence : str
+        What becomes of the round, and what to do.
     """
-    for name in names:
-        if name in model and not npy.is_finite(model[name]):
-            raise ValueError(
-                f"arrays that are trained must be finite, but {origin} {name!r} with infinities "
-                "or NaN in it, and nobody is asked for reports that would be lost: begin with a "
-                "finite model, or keep the array out (trainable, excluded) if it is no weight"
-            )
-
-
-def warn_of_nan(model: Mapping[str, npy.SentArray], selection: Selection) -> None:
-    """Log which arrays that are not released have NaN in them; no mask needs that."""
-    formats = npy.formats_of(model)
-    for name in formats.keys() - {*selection.released(formats), *selection.tied}:
-        numbers = npy.read_array(name, model[name])
-        if npy.is_float(formats[name][0]) and np.isnan(numbers).any():
-            _log.warning(
-                "array %r is not trained, and is sent with NaN in it: if the model computes with "
-                "it, no device has an update to report",
-                name,
-            )
+    for name, (dtype, _) in npy.formats_of(model).items():
+        if not npy.is_float(dtype) or npy.is_finite(model[name]):
+            continue
+        if name in trained:
+            what, found = "arrays that are trained must be finite", "infinities or NaN"
+        elif np.isnan(npy.read_array(name, model[name])).any():
+            what, found = "arrays must be free of NaN, trained or not", "NaN"
+        else:
+            continue
+        raise ValueError(f"{what}, but {origin} {name!r} with {found} in it: {consequence}")

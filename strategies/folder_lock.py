@@ -29,6 +29,9 @@ else:
 
 _log = logging.getLogger("flwr")
 
+LOCK = ".lock"
+"""Name of the file, in the folder it locks."""
+
 
 class FolderLock:
     """An exclusive hold on a folder, until it is released or collected, or the process ends.
@@ -46,15 +49,20 @@ class FolderLock:
     ----------
     is_exclusive : bool
         Whether others are kept off: not where the file system has no locks, which is logged.
+    in_run : bool
+        Whether a run is under way that holds it; if not, :func:`release_idle` ends it.
 
     Raises
     ------
     BlockingIOError
         If somebody else holds it. The text says who.
+    OSError
+        If its file cannot be opened.
     """
 
     def __init__(self, directory: Path) -> None:
-        path = directory / ".lock"
+        path = directory / LOCK
+        self.in_run = False
         self._descriptor, self.is_exclusive = _take(path)
         self._end = weakref.finalize(self, _give_back, path, self._descriptor)
         _locks.add(self)
@@ -68,6 +76,10 @@ class FolderLock:
         """Let others in."""
         self._end()
 
+    def is_of(self, directory: Path) -> bool:
+        """Whether it is held, on this folder, by whatever path."""
+        return self.is_held and _is_at(self._descriptor, directory / LOCK)
+
     def forget(self) -> None:
         """Leave it to the parent, in a child: closing a copy does not end the lock."""
         if self._end.detach() is not None:
@@ -75,6 +87,16 @@ class FolderLock:
 
 
 _locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+
+
+def release_idle(directory: Path) -> None:
+    """End what locks of this process are on a folder without a run under way.
+
+    A strategy that is no longer used may be in a variable, or in the traceback of an error.
+    """
+    for lock in list(_locks):
+        if not lock.in_run and lock.is_of(directory):
+            lock.release()
 
 
 def _forget_all() -> None:
@@ -90,11 +112,12 @@ def _take(path: Path) -> tuple[int, bool]:
     """Return an open file, and whether it is locked."""
     me = f"process {os.getpid()} on {platform.node()}"
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = _open(path)
         try:
             _lock(descriptor)
             if _is_at(descriptor, path):  # or whoever held it has removed it in the meantime
-                os.write(descriptor, me.ljust(100).encode())
+                with suppress(OSError):
+                    os.write(descriptor, me.ljust(100).encode())
                 return descriptor, True
         except (BlockingIOError, PermissionError):  # NFS and Windows call it a missing right
             holder = os.read(descriptor, 200).decode(errors="replace").strip()
@@ -115,20 +138,29 @@ def _take(path: Path) -> tuple[int, bool]:
         os.close(descriptor)
 
 
-def _give_back(path: Path, descriptor: int) -> None:
-    is_ours = _is_at(descriptor, path)  # and not what somebody has put in its place
+def _open(path: Path) -> int:
     try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError as error:  # another user's, left behind: it can be locked as well
+        with suppress(OSError):
+            return os.open(path, os.O_RDONLY)
+        raise error from None
+
+
+def _give_back(path: Path, descriptor: int) -> None:
+    """End the lock; what has become of the disk is no matter of a run that is over."""
+    is_ours = _is_at(descriptor, path)  # and not what somebody has put in its place
+    with suppress(OSError):
         if is_ours and os.name == "posix":
             os.unlink(path)
-    finally:
+    with suppress(OSError):
         os.close(descriptor)
-    if is_ours and os.name != "posix":  # where no file is removed that anyone has open
-        with suppress(OSError):
+        if is_ours and os.name != "posix":  # where no file is removed that anyone has open
             os.unlink(path)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
+    except OSError:
         return False

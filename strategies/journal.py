@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flwr.serverapp import GaussianPrivacyEvent
@@ -28,14 +29,29 @@ class Journal:
         self._ledger: Ledger | None = None
         self._written: bytes | None = None  # what is in the ledger's file
         self._lock: FolderLock | None = None
+        self._in_run = False
 
     @property
     def rounds_done(self) -> int:
         """Rounds whose result has been saved."""
         return 0 if self._ledger is None else self._ledger.completed_round
 
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Keep everybody off the folder while a run is under way, and let them have it then.
+
+        Elsewhere, in a loop of one's own, the lock goes to the strategy of this process that asks
+        for it last.
+        """
+        self._in_run = True
+        try:
+            yield
+        finally:
+            self._in_run = False
+            self.release()
+
     def release(self) -> None:
-        """Let others have the folder: the run is over."""
+        """Let others have the folder."""
         if self._lock is not None:
             self._lock.release()
 
@@ -51,6 +67,7 @@ class Journal:
         if self._lock is None or not self._lock.is_held:  # a forked child does not hold it
             checkpoints.directory.mkdir(parents=True, exist_ok=True)
             self._lock = checkpoints.lock()
+        self._lock.in_run = self._in_run
 
     def open(
         self,
@@ -85,6 +102,11 @@ class Journal:
                 f"server_round must be {self._ledger.completed_round + 1}, the next after the last "
                 f"checkpoint; got {server_round} (strategy.resume numbers the rounds)"
             )
+
+    def require_unchanged(self) -> None:
+        """Raise :class:`CheckpointError` if somebody else has gone on with the run."""
+        if self.checkpoints is not None and self._ledger is not None:
+            self.checkpoints.require_ledger(self._written)
 
     def charge(self, server_round: int, event: GaussianPrivacyEvent | None) -> None:
         """Put the charge of a round on disk; only then may anyone be asked."""
@@ -145,16 +167,29 @@ class Journal:
         return self._ledger, is_paid
 
 
+def is_same(ours: Any, theirs: Any) -> bool:
+    """Return whether two settings are the same, in which NaN is NaN."""
+    return bool(ours == theirs) or _plain(ours) == _plain(theirs)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return "nan" if value != value else value
+
+
 def require_same_settings(here: dict[str, Any], there: dict[str, Any]) -> None:
     """Raise :class:`CheckpointError` naming the first setting that differs."""
     for field in sorted({*here, *there}):
         ours, theirs = here.get(field), there.get(field)
-        if ours == theirs:
+        if is_same(ours, theirs):
             continue
         if isinstance(ours, dict) and isinstance(theirs, dict):
-            field = f"{field}: {min(k for k in {*ours, *theirs} if ours.get(k) != theirs.get(k))}"
-            name = field.split(": ")[1]
-            ours, theirs = ours.get(name), theirs.get(name)
+            names = sorted({*ours, *theirs})
+            name = next(k for k in names if not is_same(ours.get(k), theirs.get(k)))
+            field, ours, theirs = f"{field}: {name}", ours.get(name), theirs.get(name)
         raise CheckpointError(
             f"{field} must be as in the run that is resumed, {theirs!r}; got {ours!r}: resume with "
             "the same settings, or start a new run in another directory"

@@ -28,6 +28,12 @@ Store = Callable[[NDArray[Any] | bytes], str]
 
 Fetch = Callable[[str], bytes]
 
+Seen = dict[int, tuple[int, Any]]
+"""By its id, the number of what was encoded, and the thing itself, so that the id stays its."""
+
+# What may be changed in its place, so that two names for it are not two copies of it.
+_MUTABLE = (list, dict, np.ndarray, ArrayRecord, MetricRecord)
+
 
 def functions_of(strategy: Strategy) -> dict[str, Any]:
     """Return the functions among a strategy's attributes, which no checkpoint can hold."""
@@ -77,7 +83,10 @@ def restore_state(strategy: Strategy, state: dict[str, Any]) -> None:
     if _speaks_for_itself(strategy):
         strategy.load_state_dict(state)  # type: ignore[attr-defined]
     else:
-        vars(strategy).update(state)
+        own = vars(strategy)
+        for name in own.keys() - state.keys() - functions_of(strategy).keys():
+            del own[name]  # as the run did
+        own.update(state)
 
 
 def settings_of(strategy: Strategy) -> dict[str, Any]:
@@ -101,7 +110,7 @@ def _speaks_for_itself(strategy: Strategy) -> bool:
 
 
 # ------------------------------------------------------------------ plain data to JSON and back
-def encode(value: Any, store: Store) -> Any:
+def encode(value: Any, store: Store, seen: Seen | None = None) -> Any:
     """Return `value` as JSON-ready data; arrays and bytes go to `store`. No code, no pickles.
 
     Raises
@@ -109,6 +118,16 @@ def encode(value: Any, store: Store) -> Any:
     TypeError
         Naming the type that is not plain data.
     """
+    seen = {} if seen is None else seen
+    if id(value) in seen:
+        return {"same": seen[id(value)][0]}
+    node = _encode(value, store, seen)
+    if isinstance(value, _MUTABLE):
+        seen[id(value)] = (len(seen), value)
+    return node
+
+
+def _encode(value: Any, store: Store, seen: Seen) -> Any:
     if value is None or isinstance(value, bool | str) or type(value) is int:
         return value
     if type(value) is float:
@@ -121,23 +140,40 @@ def encode(value: Any, store: Store) -> Any:
             "data": store(value.data),
         }
     if isinstance(value, MetricRecord):
-        return {"metrics": encode(dict(value), store)}
+        return {"metrics": _encode(dict(value), store, seen)}
     if isinstance(value, ArrayRecord):
-        return {"arrays": [[name, encode(array, store)] for name, array in value.items()]}
+        return {"arrays": [[name, encode(array, store, seen)] for name, array in value.items()]}
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         kind = "ndarray" if isinstance(value, np.ndarray) else "number"
         return {kind: store(np.asarray(value))}
     if type(value) in (list, tuple):
-        return {type(value).__name__: [encode(item, store) for item in value]}
+        return {type(value).__name__: [encode(item, store, seen) for item in value]}
     if type(value) is dict and all(isinstance(key, str | int) for key in value):
-        return {"dict": [[key, encode(item, store)] for key, item in value.items()]}
+        return {"dict": [[key, encode(item, store, seen)] for key, item in value.items()]}
     raise TypeError(f"a {type(value).__name__}")
 
 
-def decode(node: Any, fetch: Fetch, load: Callable[[str], NDArray[Any]]) -> Any:
-    """Return the value of which :func:`encode` made `node`."""
+def decode(
+    node: Any,
+    fetch: Fetch,
+    load: Callable[[str], NDArray[Any]],
+    seen: list[Any] | None = None,
+) -> Any:
+    """Return the value of which :func:`encode` made `node`; what was one thing is one again."""
     if not isinstance(node, dict):
         return node
+    seen = [] if seen is None else seen
+    if "same" in node:
+        return seen[node["same"]]
+    value = _decode(node, fetch, load, seen)
+    if isinstance(value, _MUTABLE):
+        seen.append(value)
+    return value
+
+
+def _decode(
+    node: dict[str, Any], fetch: Fetch, load: Callable[[str], NDArray[Any]], seen: list[Any]
+) -> Any:
     if "flower" in node:
         dtype, shape, stype = node["flower"]
         return Array(dtype, tuple(shape), stype, fetch(node["data"]))
@@ -147,16 +183,16 @@ def decode(node: Any, fetch: Fetch, load: Callable[[str], NDArray[Any]]) -> Any:
     if kind == "bytes":
         return fetch(content)
     if kind == "metrics":
-        return MetricRecord(decode(content, fetch, load))
+        return MetricRecord(_decode(content, fetch, load, seen))
     if kind == "arrays":
-        return ArrayRecord({name: decode(item, fetch, load) for name, item in content})
+        return ArrayRecord({name: decode(item, fetch, load, seen) for name, item in content})
     if kind == "ndarray":
         return load(content)
     if kind == "number":
         return load(content)[()]
     if kind == "dict":
-        return {key: decode(item, fetch, load) for key, item in content}
+        return {key: decode(item, fetch, load, seen) for key, item in content}
     if kind in ("list", "tuple"):
-        items = [decode(item, fetch, load) for item in content]
+        items = [decode(item, fetch, load, seen) for item in content]
         return items if kind == "list" else tuple(items)
     raise ValueError(f"unknown kind of data {kind!r}")

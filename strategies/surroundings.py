@@ -7,13 +7,14 @@ schedule of learning rates. It draws the nodes of an evaluation from Python's ow
 from __future__ import annotations
 
 import random
+import sys
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord
 
-from flwr_sdp.strategies.journal import require_same_settings
+from flwr_sdp.strategies.journal import is_same, require_same_settings
 
 TRAIN, EVALUATE = "train_config", "evaluate_config"
 
@@ -41,47 +42,61 @@ class Surroundings:
     def hand_on(self, name: str, config: ConfigRecord | None) -> ConfigRecord:
         """Give a record the content it has in the run that is resumed, and hand it on.
 
-        Parameters
-        ----------
-        name : str
-            Which it is.
-        config : ConfigRecord or None
-            As the run was started with it, or as it stands. None is that of the run.
-
-        Raises
-        ------
-        CheckpointError
-            If it is another one, naming the first key that differs.
+        None is the run's own; others have passed :func:`require_same_configs`.
         """
         run = self.configs.get(name)
         if config is None or run is None:
             return self.hand(name, run if config is None else config)
-        if _settings(config) != _settings(run):
-            require_same_settings(
-                {name: _settings(config)}, {name: _settings(self._given.get(name, run))}
-            )
         content = deepcopy(dict(run))
         config.clear()
         config.update(content)
         return self.hand(name, config)
 
     def state(self) -> dict[str, Any]:
-        """Return all of it as plain data."""
-        return {
+        """Return all of it as plain data; two names of one config stay that."""
+        content = {id(config): deepcopy(dict(config)) for config in self.configs.values()}
+        state = {
             "given": deepcopy(self._given),
-            "configs": {name: deepcopy(dict(config)) for name, config in self.configs.items()},
+            "configs": {name: content[id(config)] for name, config in self.configs.items()},
             "random": random.getstate(),
             "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 - strategies may draw from it
         }
+        if "torch" in sys.modules:  # so they may from this one
+            state["torch"] = sys.modules["torch"].get_rng_state().numpy()
+        return state
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state` returned; from nothing, go on as it is."""
         if not state:
             return
         self._given = state["given"]
-        self.configs = {name: ConfigRecord(config) for name, config in state["configs"].items()}
+        made = {id(content): ConfigRecord(content) for content in state["configs"].values()}
+        self.configs = {name: made[id(content)] for name, content in state["configs"].items()}
         random.setstate(state["random"])
         np.random.set_state(state["numpy"])  # noqa: NPY002
+        if "torch" in state:
+            import torch
+
+            torch.set_rng_state(torch.from_numpy(state["torch"]))
+
+
+def require_same_configs(configs: dict[str, ConfigRecord | None], state: dict[str, Any]) -> None:
+    """Raise :class:`CheckpointError` if a config is not that of a run, naming the key that differs.
+
+    Parameters
+    ----------
+    configs : dict
+        As the run was started with them, or as they stand; None is whatever the run has.
+    state : dict
+        What :meth:`Surroundings.state` returned in the run.
+    """
+    for name, config in configs.items():
+        run = state.get("configs", {}).get(name)
+        if config is None or run is None:
+            continue
+        ours, given = _settings(config), _settings(state["given"].get(name, run))
+        if not is_same(ours, _settings(run)):
+            require_same_settings({name: ours}, {name: given})
 
 
 def _settings(config: Any) -> dict[str, Any]:

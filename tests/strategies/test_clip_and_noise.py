@@ -1568,6 +1568,8 @@ def test_more_nodes_than_the_population_are_reported(caplog):
 def test_noise_below_what_accountants_can_price_is_refused():
     with pytest.raises(ValueError, match="noise_multiplier must be 0 or at least 1e-06"):
         make(noise_multiplier=1e-160)
+    with pytest.raises(ValueError, match=r"at most 1e\+12; got 1e\+16"):
+        make(noise_multiplier=1e16)
 
 
 def test_report_of_the_largest_norm_is_not_counted_as_projected():

@@ -1,7 +1,5 @@
 """A model that is not finite is not sent, and not released."""
 
-import logging
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
@@ -119,12 +117,36 @@ def test_a_mask_that_is_not_trained_may_be_infinite(options):
     np.testing.assert_allclose(flat(result.arrays, ["w"]), 2.0)
 
 
-def test_nan_that_is_not_trained_is_said_by_name(caplog):
-    """A statistic that is no number makes every update none; a mask of infinities does not."""
-    model = record({"w": np.ones(2), "bn.running_var": np.array([1.0, np.nan]), "n": np.array(1)})
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        make().start(fleet(), model, num_rounds=2)
-    assert caplog.text.count("array 'bn.running_var' is not trained, and is sent with NaN") == 1
+NAN = np.array([1.0, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "values"),
+    [
+        ({}, "bn.running_var", NAN),
+        ({"excluded": ["x"]}, "x", np.float16(NAN)),
+        ({"trainable": ["w"]}, "x", np.append(NAN, -np.inf)),
+        ({"trainable": ["w"]}, "x", bfloat16(NAN)),
+        ({"tied": {"x": "w"}}, "x", NAN),
+        ({"tied": {"x": "w"}}, "x", np.array([1.0, np.inf])),
+    ],
+)
+def test_nan_is_refused_in_any_round_wherever_it_is(tmp_path, options, name, values):
+    """One in what is not trained makes every update none; a tied array is that of its pair."""
+    good, grid = record({"w": np.ones(2), name: np.ones(2), "n": np.array(1)}), fleet()
+    grid.answer = lambda message: private_reply(message, {"w": np.ones(2)})
+    spoilt = values if isinstance(values, Array) else record({name: values})[name]
+    bad = ArrayRecord({**dict(good.items()), name: spoilt})
+    with pytest.raises(ValueError, match=f"was given '{name}' with .*NaN in it: nobody is asked"):
+        build(tmp_path / "1", **options).start(grid, bad, num_rounds=1)
+    assert grid.sent == []
+    strategy, config = build(tmp_path / "2", **options), ConfigRecord()
+    messages = strategy.configure_train(1, good, config, grid)
+    strategy.aggregate_train(1, list(grid.send_and_receive(messages)))
+    with pytest.raises(ValueError, match=f"was given '{name}' with"):
+        strategy.configure_train(2, bad, config, grid)
+    assert strategy.privacy_spent().num_releases == 1
+    assert Checkpoints(tmp_path / "2").load()[0].rounds_asked == 1
 
 
 # ------------------------------------------------------------------ what is released
@@ -146,7 +168,8 @@ class Breaking(FedAdam):
 def test_what_the_inner_strategy_returns_is_not_released(tmp_path, value):
     """The round stays charged, and the run goes on from the model before it."""
     strategy, seen = build(tmp_path, strategy=Breaking(float(value))), []
-    with pytest.raises(ValueError, match="must be finite, but Breaking has returned 'w'"):
+    match = "must be finite, but Breaking has returned 'w' .*: the round is charged, and nothing of"
+    with pytest.raises(ValueError, match=match):
         run(strategy, 3, evaluate=lambda server_round, model: seen.append((server_round, model)))
     assert [server_round for server_round, _ in seen] == [0, 1]
     assert strategy.last_arrays is seen[-1][1]

@@ -8,10 +8,12 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import FedAvg
 
 from flwr_sdp.strategies import CheckpointError, Checkpoints, folder_lock
 from tests.messages import FakeGrid, error_reply, flat, private_reply
@@ -95,19 +97,111 @@ def test_the_folder_is_free_when_the_run_has_ended_however_it_did(tmp_path, end)
     assert strategy.privacy_spent().num_releases == 3
 
 
-def test_a_loop_of_ones_own_holds_the_folder_until_it_is_deleted(tmp_path):
+RESTORE = """
+import sys
+from flwr_sdp.strategies import CheckpointError
+from tests.strategies.resumable import build, initial_model
+try:
+    build(sys.argv[1]).restore(initial_model())
+except CheckpointError as error:
+    print(error)
+"""
+
+
+def test_a_loop_of_ones_own_keeps_other_processes_off_until_it_is_deleted(tmp_path):
+    def elsewhere():
+        command = [sys.executable, "-c", RESTORE, tmp_path]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
     strategy, grid = build(tmp_path), FakeGrid(range(NODES), private_reply)
     strategy.configure_train(1, initial_model(), ConfigRecord(), grid)
-    with pytest.raises(CheckpointError, match=IN_USE):
-        build(tmp_path).restore(initial_model())
+    assert f"in use by process {os.getpid()} on " in elsewhere()
+    assert Checkpoints(tmp_path).load()[0].num_charges == 1  # whoever only looks may
     del strategy
     gc.collect()
+    assert elsewhere() == ""
+
+
+@pytest.mark.parametrize("go", ["resume", "restore"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_last_strategy_of_a_process_has_the_folder(tmp_path, go, asked):
+    """An older one may be in a variable still. If it goes on, it charges and releases nothing."""
+    first, grid = build(tmp_path), FakeGrid(range(NODES), private_reply)
+    messages = first.configure_train(1, initial_model(), ConfigRecord(), grid)
+    model, _ = first.aggregate_train(1, list(grid.send_and_receive(messages)))
+    replies = []
+    if asked:
+        messages = first.configure_train(2, model, ConfigRecord(), grid)
+        replies = list(grid.send_and_receive(messages))
+    second = build(tmp_path)
+    if go == "resume":
+        run(second, 3, resume=True)
+    else:
+        messages = second.configure_train(2, second.restore(initial_model()), ConfigRecord(), grid)
+        second.aggregate_train(2, list(grid.send_and_receive(messages)))
+    before, sent = files(tmp_path), len(grid.sent)
+    go_on = (
+        partial(first.aggregate_train, 2, replies)
+        if asked
+        else partial(first.configure_train, 2, model, ConfigRecord(), grid)
+    )
+    with pytest.raises(CheckpointError, match=CHANGED):
+        go_on()
+    assert (files(tmp_path), len(grid.sent)) == (before, sent)
+    assert second.privacy_spent().num_releases == (3 if go == "resume" else 2)
+    assert Checkpoints(tmp_path).load()[0].num_charges == second.privacy_spent().num_releases
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.ESTALE, errno.ENOTDIR])
+@pytest.mark.parametrize("failing", ["unlink", "stat"])
+def test_a_run_that_is_over_stays_so_whatever_becomes_of_the_lock(
+    tmp_path, monkeypatch, code, failing
+):
+    real = getattr(os, failing)
+
+    def fail(what, *arguments, **options):
+        if str(what).endswith(".lock"):
+            raise OSError(code, os.strerror(code))
+        return real(what, *arguments, **options)
+
     strategy = build(tmp_path)
-    model = strategy.restore(initial_model())
-    with pytest.raises(CheckpointError, match=IN_USE):
-        run(build(tmp_path), 2, resume=True)
-    strategy.configure_train(1, model, ConfigRecord(), grid)
-    assert Checkpoints(tmp_path).load()[0].num_charges == 1  # whoever only looks may
+
+    spoil = once(lambda: monkeypatch.setattr(os, failing, fail), 1)
+    try:
+        result = run(strategy, 1, on_question=spoil)
+    finally:
+        monkeypatch.undo()
+    assert result.arrays
+
+
+@posix
+@pytest.mark.parametrize("what", ["folder", "link"])
+def test_something_else_in_the_place_of_the_lock_is_said(tmp_path, what):
+    lock = tmp_path / ".lock"
+    lock.mkdir() if what == "folder" else lock.symlink_to(tmp_path / "missing" / "file")
+    with pytest.raises(CheckpointError, match=r"\.lock cannot be opened .*: remove it"):
+        run(build(tmp_path), 1)
+
+
+@posix
+def test_the_lock_that_another_user_left_behind_is_taken(tmp_path, monkeypatch):
+    """A file that may only be read, which holds for root as well here."""
+    (tmp_path / ".lock").write_text("process 1 on a machine")
+    real = os.open
+
+    def denied(path, flags, *arguments, **options):
+        if str(path).endswith(".lock") and flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", denied)
+    run(build(tmp_path), 1, on_question=once(lambda: lock_is_held(tmp_path), 1))
+    assert not (tmp_path / ".lock").exists()
+
+
+def lock_is_held(folder):
+    with pytest.raises(BlockingIOError):
+        folder_lock.FolderLock(folder)
 
 
 def test_a_run_that_went_on_elsewhere_is_not_taken_up_by_who_ended_it(tmp_path):
@@ -288,6 +382,16 @@ def test_who_finds_the_ledger_changed_stops(tmp_path, lose, hangs, target):
     strategy = build(folder)
     run(strategy, 6, resume=True)
     assert strategy.privacy_spent().num_releases == 6
+
+
+def test_who_finds_the_ledger_changed_asks_for_no_evaluation(tmp_path):
+    strategy = build(tmp_path, strategy=FedAvg(fraction_evaluate=1.0))
+    grid, ledger = FakeGrid(range(NODES), private_reply), tmp_path / "ledger.json"
+    messages = strategy.configure_train(1, initial_model(), ConfigRecord(), grid)
+    model, _ = strategy.aggregate_train(1, list(grid.send_and_receive(messages)))
+    ledger.write_bytes(ledger.read_bytes() + b"\n")
+    with pytest.raises(CheckpointError, match=CHANGED):
+        strategy.configure_evaluate(1, model, ConfigRecord(), grid)
 
 
 @pytest.mark.parametrize("change", ["removed", "touched", "older"])

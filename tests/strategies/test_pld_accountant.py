@@ -283,6 +283,8 @@ def test_a_fixed_size_cohort_moves_by_twice_the_clip_norm():
     ("changes", "message"),
     [
         ({"noise_multiplier": 0.0}, "noise_multiplier must be"),
+        ({"noise_multiplier": 1e-160}, "noise_multiplier must be a finite number >= 1e-06"),
+        ({"noise_multiplier": 1e300}, r"noise_multiplier must be .*1e\+12; got 1e\+300"),
         ({"cohort_size": 11}, "cohort_size must be an integer >= 1 and <= 10; got 11"),
         ({"cohort_size": 0}, "cohort_size must be"),
         ({"population": 0}, "population must be"),

@@ -193,6 +193,7 @@ def test_charges_of_somebody_else_are_not_guessed():
     )
     report = rounds(strategy(accountant=accountant)).report()
     assert report.central.releases == 10
+    assert any(text.startswith("7 of the 10 releases were charged") for text in report.exceptions)
     assert report.without_projection is None
 
 

@@ -1,5 +1,7 @@
 """A resumed run is the run: every message of a run cut anywhere is that of a run in one go."""
 
+import contextlib
+import json
 import os
 import random
 import re
@@ -7,10 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from flwr_sdp.strategies import CheckpointError, Checkpoints
+from flwr_sdp.strategies.optimizer_state import decode
 from flwr_sdp.strategies.surroundings import Surroundings
 from tests.messages import FakeGrid, flat, private_reply
 from tests.strategies.resumable import NODES, build, initial_model
@@ -181,6 +185,96 @@ def test_a_run_that_ended_goes_on_as_if_it_had_not(tmp_path, rounds):
     assert [*first, *rest] == whole
 
 
+class Deleting(FedAdam):
+    """Has an attribute in round 1 only."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.warm = True
+
+    def configure_train(self, server_round, arrays, config, grid):
+        config["warm"] = hasattr(self, "warm")
+        if server_round == 1:
+            del self.warm
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+class Sharing(FedAdam):
+    """Two names for one list, and for one array."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.one = self.other = []
+        self.holder = {"numbers": np.zeros(2), "again": [self.one]}
+        self.numbers = self.holder["numbers"]
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self.one.append(server_round)
+        self.numbers += 1.0
+        config["seen"], config["again"] = list(self.other), list(self.holder["again"][0])
+        config["numbers"] = self.holder["numbers"].tolist()
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+class Evaluated(FedAdam):
+    """The run's `evaluate_fn` halves its rate. Its luck is Torch's, its metric is no number."""
+
+    def __init__(self, **options):
+        super().__init__(train_metrics_aggr_fn=lambda *_: MetricRecord({"loss": np.nan}), **options)
+        self.rate = 1.0
+
+    def configure_train(self, server_round, arrays, config, grid):
+        config["rate"], config["luck"] = self.rate, float(torch.rand(()))
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+@pytest.mark.parametrize("kind", [Deleting, Sharing, Evaluated])
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_what_a_strategy_keeps_is_kept_as_it_was(tmp_path, kind, cut):
+    def go(folder, *, resume=False, kill_at=None):
+        torch.manual_seed(1 if resume else 0)
+        strategy = build(folder, strategy=kind(fraction_evaluate=0.0))
+        fleet = Fleet(kill_at)
+
+        def evaluate(*_):
+            strategy.strategy.rate = getattr(strategy.strategy, "rate", 1.0) / 2.0
+
+        with contextlib.suppress(Killed):
+            (strategy.resume if resume else strategy.start)(
+                fleet,
+                initial_model(),
+                num_rounds=ROUNDS,
+                train_config=ConfigRecord({"clip": np.nan, "all": [1.0, np.nan, np.inf]}),
+                evaluate_fn=evaluate,
+            )
+        return fleet.asked, strategy
+
+    whole, uncut = go(tmp_path / "whole")
+    go(tmp_path / "cut", kill_at=(cut, "train"))
+    asked, strategy = go(tmp_path / "cut", resume=True)
+    assert asked == after(whole, (cut, "train"))
+    assert repr(strategy.last_round.get("loss")) == repr(uncut.last_round.get("loss"))
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_one_config_for_both_stays_one(tmp_path, given):
+    def go(folder, *, give=True, resume=False, kill_at=None):
+        random.seed(5)
+        np.random.seed(5)  # noqa: NPY002
+        config = ConfigRecord({"lr": 0.1}) if give else None
+        strategy = build(folder, strategy=INNER["Scheduled"]())
+        fleet, configs = Fleet(kill_at), {"train_config": config, "evaluate_config": config}
+        with contextlib.suppress(Killed):
+            go = strategy.resume if resume else strategy.start
+            go(fleet, initial_model(), num_rounds=ROUNDS, **configs)
+        return fleet.asked
+
+    whole = go(tmp_path / "whole")
+    go(tmp_path / "cut", kill_at=(2, "evaluate"))
+    asked = go(tmp_path / "cut", give=given, resume=True)
+    assert asked == after(whole, (2, "evaluate"))
+
+
 def test_a_loop_of_ones_own_takes_the_configs_from_the_strategy(tmp_path):
     whole, _, _ = run(build(strategy=INNER["Scheduled, not evaluated"]()))
     run(build(tmp_path, strategy=INNER["Scheduled, not evaluated"]()), kill_at=(3, "train"))
@@ -200,6 +294,25 @@ def go_on(folder, **configs):
     finally:
         asked = fleet.asked
     return asked
+
+
+def test_who_is_refused_for_its_configs_has_touched_nothing_and_can_try_again(tmp_path):
+    strategy = build(tmp_path, strategy=FedAvg(fraction_evaluate=0.0))
+    config = ConfigRecord({"clip": np.nan, "lr": 0.1})
+    strategy.start(Fleet(), initial_model(), num_rounds=1, train_config=config)
+    strategy, before = build(tmp_path, strategy=FedAvg(fraction_evaluate=0.0)), random.getstate()
+    with pytest.raises(CheckpointError, match=r"train_config: lr must be .* 0\.1; got 0\.2"):
+        strategy.resume(
+            Fleet(),
+            initial_model(),
+            num_rounds=2,
+            train_config=ConfigRecord({"clip": np.nan, "lr": 0.2}),
+        )
+    assert random.getstate() == before
+    assert strategy.accountant.num_releases == 0
+    config = ConfigRecord({"clip": np.nan, "lr": 0.1})
+    strategy.resume(Fleet(), initial_model(), num_rounds=2, train_config=config)
+    assert strategy.privacy_spent().num_releases == 2
 
 
 def test_configs_left_out_are_those_of_the_run(tmp_path):
@@ -247,6 +360,8 @@ def test_checkpoints_of_before_the_configs_were_kept_can_be_read(tmp_path):
     def older(manifest):
         del manifest["surroundings"], manifest["is_evaluated"]
         manifest["schema"] = 2
+        facts = decode(manifest["facts"], None, None)
+        manifest["facts"] = json.loads(json.dumps(facts))  # as they were written
 
     for path in tmp_path.glob("*.ckpt"):
         rewrite(path, older)

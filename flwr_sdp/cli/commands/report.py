@@ -28,7 +28,10 @@ def show(paths: Sequence[Path], *, as_json: bool) -> None:
     files = list(dict.fromkeys(file for path in paths for file in find_reports(path.resolve())))
     read = {file: read_report(file) for file in files}
     if as_json:
-        reports = [{"file": str(file), **content} for file, (_, content) in read.items()]
+        reports = [  # what reports of before lack is said as well
+            {"file": str(file), **content, **report.to_dict()}
+            for file, (report, content) in read.items()
+        ]
         print(json.dumps({"reports": reports}, indent=2))
         return
     console = Console(highlight=False)

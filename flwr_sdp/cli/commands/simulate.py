@@ -23,7 +23,7 @@ from flwr_sdp.cli.results.metrics import last_known, last_row, read_rows
 from flwr_sdp.cli.results.reports import read_report
 from flwr_sdp.cli.results.table import RESULTS, result_keys, write_results
 from flwr_sdp.cli.runs.grid import Run, is_grid, runs_of
-from flwr_sdp.cli.runs.resume import folder_to_resume, is_complete, take_up
+from flwr_sdp.cli.runs.resume import folder_to_resume, is_complete, require_over, take_up
 from flwr_sdp.cli.runs.run_file import (
     RESUME_KEY,
     STREAM,
@@ -116,7 +116,8 @@ class Simulation:
         Raises
         ------
         CommandError
-            If something is missing, or names a key or a value that the app does not take.
+            If something is missing, names a key or a value that the app does not take, or the run
+            to resume is not over.
         """
         ENGINES[engine].check(app_dir)
         defaults = app_defaults(app_dir)
@@ -131,12 +132,14 @@ class Simulation:
         facts = check_with_app(runs_of(file, parent, with_baseline=with_baseline), app_dir)
         warnings = ENGINES[engine].foresee(facts, resources)
         run_dir = resume or (parent if dry_run else new_folder(parent))
+        runs = tuple(runs_of(file, run_dir, with_baseline=with_baseline))
         if not dry_run:
+            require_over(runs)
             (run_dir / "config.toml").write_text(tomli_w.dumps(file.to_toml()), encoding="utf-8")
         return cls(
             app_dir=app_dir,
             file=file,
-            runs=tuple(runs_of(file, run_dir, with_baseline=with_baseline)),
+            runs=runs,
             run_dir=run_dir,
             resources=resources,
             resume=resume is not None,

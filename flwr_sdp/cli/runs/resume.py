@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import tomli_w  # comes with flwr
@@ -10,6 +11,7 @@ from flwr_sdp.cli.errors import CommandError
 from flwr_sdp.cli.folders import read_toml
 from flwr_sdp.cli.runs.grid import Run, is_beside_the_model, is_grid, is_privacy_key
 from flwr_sdp.cli.runs.run_file import RunFile
+from flwr_sdp.strategies.folder_lock import FolderLock
 
 _CONFIG = "config.toml"
 _CHECKPOINTS = "checkpoints"
@@ -60,6 +62,23 @@ def folder_to_resume(run_dir: Path, file: RunFile) -> Path:
             "the trials in a new folder, without --resume"
         )
     return run_dir
+
+
+def require_over(runs: Iterable[Run]) -> None:
+    """Raise :class:`CommandError` if one of the runs is still under way, having written nothing."""
+    for run in runs:
+        checkpoints = run.folder / _CHECKPOINTS
+        if not checkpoints.is_dir():
+            continue
+        try:
+            FolderLock(checkpoints).release()
+        except BlockingIOError as error:
+            raise CommandError(
+                f"{checkpoints} is in use by {error}, whose run is not over: let it end or end it, "
+                "and then go on with --resume"
+            ) from None
+        except OSError as error:
+            raise CommandError(f"{checkpoints} cannot be locked: {error}") from None
 
 
 def is_complete(run: Run) -> bool:

@@ -56,6 +56,12 @@ def test_calibrate_has_no_paper_rule_on_the_circle():
     assert list(json.loads(run(*arguments))["rules"]) == ["tight"]
 
 
+@pytest.mark.parametrize("multiplier", ["1e-160", "1e300"])
+def test_noise_that_no_accountant_can_price_is_refused(multiplier):
+    with pytest.raises(CommandError, match=r"noise_multiplier must be .*1e-06 and <= 1e"):
+        run(*ACCOUNT, "--noise-multiplier", multiplier)
+
+
 def test_account_goes_both_ways():
     there = json.loads(run(*ACCOUNT, "--target-epsilon", "2", "--json"))
     assert there["noise_multiplier"] == noise_multiplier_for(

@@ -58,6 +58,16 @@ def test_json_is_what_the_run_left(tmp_path):
     assert entry == {"file": str(path), "task": "toy", **made.to_dict()}
 
 
+def test_json_of_a_report_of_before_has_the_warning_of_its_delta(tmp_path):
+    path = write(tmp_path, report(delta=0.01))
+    content = json.loads(path.read_text())
+    del content["central"]["warning"], content["central"]["expected_cohort"]
+    path.write_text(json.dumps(content))
+    (entry,) = json.loads(run(tmp_path, "--json"))["reports"]
+    assert "published outright" in entry["central"]["warning"]
+    assert entry["task"] == "toy"
+
+
 def test_several_stand_side_by_side_each_for_its_own_run(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)

@@ -20,6 +20,7 @@ from flwr_sdp.cli.folders import results_name
 from flwr_sdp.cli.results import figure_style
 from flwr_sdp.cli.results.curves import finals, gap_curves
 from flwr_sdp.cli.results.trials import read_results
+from flwr_sdp.strategies.folder_lock import FolderLock
 from tests.cli.fake_app import Log, fake_engine, write_app
 
 pytest.importorskip("matplotlib", reason="needs flwr-sdp[simulation]")
@@ -260,6 +261,18 @@ def test_a_run_that_fails_ends_the_sweep_and_what_is_done_stays(call, log):
     ]
     assert log.resumed == ["epsilon-direction=50/trial-0"]  # it alone had checkpoints
     assert len(rows_of(run_dir)) == 18
+
+
+def test_what_is_still_under_way_is_not_resumed_and_nothing_is_written(call, log):
+    log.fail_at = "epsilon-direction=50/trial-0"
+    _, _, run_dir = call(*SWEEP)
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    lock = FolderLock(run_dir / "epsilon-direction=50" / "trial-0" / "checkpoints")
+    with pytest.raises(CommandError, match=r"is in use by .*, whose run is not over") as refused:
+        call(*SWEEP, "--set", "num-server-rounds=9", "--resume", run_dir)
+    assert refused.value.exit_code == 2
+    lock.release()
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
 
 
 def test_an_interrupt_stops_the_run_and_says_where_the_rest_is(call, log):
