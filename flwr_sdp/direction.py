@@ -52,9 +52,9 @@ WIDE = 65_536
 Rounding errors of float32 would show in one coordinate or another of most outputs.
 """
 
-# A segment of a smaller norm is taken for 0: beside norms that :func:`draw` takes, it is nothing,
-# and its reciprocal might be no number.
-_NOTHING = {np.dtype(np.float32): 1e-37, np.dtype(np.float64): 1e-300}
+# A segment of a smaller norm is taken for 0. Beside norms that :func:`draw` takes it is nothing,
+# and lengths in units of the grid (to 2^30, 2^53), divided by it, might be no numbers.
+_NOTHING = {np.dtype(np.float32): 1e-28, np.dtype(np.float64): 1e-290}
 
 # Bits of a coordinate as long as the vector: well fewer than arithmetic leaves in such a one.
 _GRID_BITS = {np.dtype(np.float32): 17, np.dtype(np.float64): 40}
@@ -100,8 +100,8 @@ def draw(
     rows : ndarray
         ``(n, dim)``. A zero row stands for the last axis.
     norms : ndarray
-        :func:`segment_norms` of the rows; those of whole rows are 0, or from 1e-20 to 1e30
-        (float32), from 1e-280 to 1e280 (float64).
+        :func:`segment_norms` of the rows; those of whole rows are 0, or from 1e-18 to 1e28
+        (float32), from 1e-270 to 1e280 (float64).
     dots, lengths : ndarray
         ``(n,)``. A length may be negative, and is then that of the opposite vector.
     rng : KeystreamGenerator

@@ -7,7 +7,6 @@ Reconstruction and Its Applications in Private Federated Learning*, arXiv:1812.0
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -35,8 +34,8 @@ RULES: tuple[Rule, ...] = ("tight", "paper")
 # at 6e7 coordinates.
 _UNIT_TOLERANCE = 0.05
 
-# Below it the norm of an output is no number.
-_MIN_EPSILON = 1e-300
+# From there on the squared error is a number in every dimension.
+_MIN_EPSILON = 1e-140
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,10 +98,10 @@ class PrivUnit:
             epsilon_flip=_validate.number("epsilon_flip", self.epsilon_flip, minimum=0.0),
         )
         object.__setattr__(self, "_cap", Cap(self.dim, self.cap_threshold))
-        if not self._mean > sys.float_info.min:
+        if not self._mean > 1e-154:
             raise ValueError(
-                "cap_threshold and epsilon_flip must not both be 0, or too near it for the scale "
-                "to be a number: the output would carry nothing of the input; got "
+                "cap_threshold and epsilon_flip must not both be 0, or too near it for the square "
+                "of the scale to be a number: the output would carry nothing of the input; got "
                 f"{self.cap_threshold!r} and {self.epsilon_flip!r}"
             )
 
@@ -117,7 +116,7 @@ class PrivUnit:
         dim : int
             Number of coordinates; at least 2, or 3 for ``rule="paper"``.
         epsilon : float
-            Local privacy budget of one release, at least 1e-300.
+            Local privacy budget of one release, at least 1e-140.
         rule : {"tight", "paper"}
             ``"tight"`` prices the cap exactly and splits the budget between flip and cap so that
             the output norm is smallest (there :math:`m = \gamma`). ``"paper"`` follows Theorem 1 to
@@ -185,7 +184,7 @@ class PrivUnit:
         Parameters
         ----------
         unit : ndarray or torch.Tensor
-            ``(dim,)`` or ``(n, dim)``, float32 or float64, each row of norm 1 up to 1e-3 (it is
+            ``(dim,)`` or ``(n, dim)``, float32 or float64, each row of norm 0.95 to 1.05 (it is
             normalised again inside).
         rng : generator, optional
             By default a secure one. A generator of this package, or one of NumPy or torch, which

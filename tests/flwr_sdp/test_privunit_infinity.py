@@ -1036,6 +1036,8 @@ def test_bad_budgets(field, value):
         (9, 0, -0.1),
         (2, 1, -1.2),  # p / (1 - p) below P(cap) / P(rest)
         (10**6, 10**6 - 1, -690_000.0),  # a scale beyond every float
+        (9, 0, -710.0),  # e^710 is one as well
+        (9, 0, -1e300),
     ],
 )
 def test_mechanisms_that_release_nothing(dim, kappa, flip):

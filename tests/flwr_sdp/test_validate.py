@@ -49,7 +49,7 @@ FIELDS = {
         lambda **given: PrivUnit.from_epsilon(**({"dim": 10, "epsilon": 1.0} | given)),
         {
             "dim": (0, -1, 1, 2.0, 2.5),
-            "epsilon": (0, -1, 0.0, -0.0, 1e-301, Fraction(1, 10**400)),
+            "epsilon": (0, -1, 0.0, -0.0, 1e-141, Fraction(1, 10**400)),
             "flip_share": (-1, 1, 1.5),
         },
     ),
@@ -118,7 +118,8 @@ BAD = [
 
 @pytest.mark.parametrize(("call", "field", "value"), BAD)
 def test_bad_numbers_are_refused_by_name_and_value(call, field, value):
-    with pytest.raises(ValueError, match=rf"^{field} must be .*; got {re.escape(repr(value))}"):
+    text = "list" if isinstance(value, list) else repr(value)  # which may have data in it
+    with pytest.raises(ValueError, match=rf"^{field} must be .*; got {re.escape(text)}"):
         call(**{field: value})
 
 
