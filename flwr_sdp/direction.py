@@ -180,11 +180,12 @@ def _aims(norms: Floats, along: Floats, across: Floats, dtype: Any) -> Floats:
     """Return what to aim at for each row, shape ``(n, 4)``.
 
     What to multiply the row by to make it a unit vector; the lengths to give to what lies along
-    it and across; and 1 where it is taken for 0, and the last axis stands in its place, or else 0.
+    it and across; and 1 where it is taken for 0, and the last axis stands in its place, or else -0.
     """
     zero = ~(norms > _NOTHING[np.dtype(dtype)])
     factors = np.where(zero, 0.0, 1.0 / np.where(zero, 1.0, norms))
-    return np.stack([factors, along, across, zero], axis=1)
+    # -0.0 is what can be added to a coordinate without a change of its sign.
+    return np.stack([factors, along, across, np.where(zero, 1.0, -0.0)], axis=1)
 
 
 def _reflect(
