@@ -247,7 +247,9 @@ def _draw_whole(
     """Draw rows that are not cut: as many together as fit into a block."""
     dim = rows.shape[1]
     dtype = noise_dtype(dim, out.dtype)
-    count = BLOCK // dim if dim <= WIDE else 1
+    # What is drawn in another dtype is copied twice: fewer at a time, for the copies to be small.
+    size = BLOCK if out.dtype == dtype else BLOCK // 4
+    count = max(size // dim, 1) if dim <= WIDE else 1
     for start in range(0, len(rows), count):
         part = slice(start, start + count)
         block = rows[part].astype(dtype, copy=False)

@@ -72,7 +72,8 @@ class PrivUnit:
     ``E|Z - u|^2 = scale**2 - 1``.
 
     **Cost.** O(dim) time, one pass, the same whatever is drawn and for whatever vector; memory is
-    the input, the output, and up to 5 MiB (float32) or 8 MiB (float64) that each thread keeps.
+    the input, the output, some 100 bytes a vector, and up to 10 MiB for each thread, which keeps
+    most of it.
 
     **Floating point.** The guarantee is that of the real-number mechanism, whose output is rounded
     to a grid: multiples of a power of two, 2^-17 to 2^-16 of :attr:`scale` in float32 (finer above
