@@ -118,7 +118,7 @@ BAD = [
 
 @pytest.mark.parametrize(("call", "field", "value"), BAD)
 def test_bad_numbers_are_refused_by_name_and_value(call, field, value):
-    text = "list" if isinstance(value, list) else repr(value)  # which may have data in it
+    text = "list" if isinstance(value, list) else repr(value)  # a list may be data
     with pytest.raises(ValueError, match=rf"^{field} must be .*; got {re.escape(text)}"):
         call(**{field: value})
 
