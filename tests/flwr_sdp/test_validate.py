@@ -171,7 +171,11 @@ def test_unknown_rules_are_refused(value):
 
 
 def test_parameters_that_carry_nothing_are_refused():
-    for nothing in (0.0, 1e-310):  # nor what is so near to nothing that its scale is no number
+    for nothing in (
+        0.0,
+        1e-310,
+        1e-155,
+    ):  # nor what is so near to nothing that no square is a number
         with pytest.raises(ValueError, match="cap_threshold and epsilon_flip must not both be 0"):
             PrivUnit(dim=10, cap_threshold=0.0, epsilon_flip=nothing)
 
