@@ -8,7 +8,7 @@ to the server, so no message has anything of what was to be privatized: of data 
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 from typing import Any
 
 import numpy as np
@@ -104,16 +104,17 @@ def apart(*values: float, digits: int = 6) -> list[str]:
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     """Return `value` if it is one of `options`, or raise ``ValueError``."""
-    if value not in options:
+    if not (isinstance(value, str) and value in options):
         listed = ", ".join(repr(option) for option in options)
         raise ValueError(f"{name} must be one of {listed}; got {shown(value)}")
     return str(value)
 
 
 def shown(value: Any) -> str:
-    """Return a setting as a text; of an array, which may be data in a wrong place, its type."""
-    is_array = hasattr(value, "__array__") and not isinstance(value, np.generic)
-    return type(value).__name__ if is_array else repr(value)
+    """Return a number or a short text as a text; of all else, which may be data, the type."""
+    is_setting = value is None or isinstance(value, Number | np.bool_)
+    is_setting |= isinstance(value, str) and len(value) <= 100
+    return repr(value) if is_setting else type(value).__name__
 
 
 def dtype_name(dtype: Any) -> str:
@@ -132,10 +133,11 @@ def _as_float(value: Any) -> float:
 
 
 def _range(value: Any, above: float, below: float, minimum: float, maximum: float) -> str:
-    """Return what is admitted as text, which `value` must not look like."""
+    """Return what is admitted as text, which `value` must not look like unless it is equal."""
+    is_real = isinstance(value, Real)  # of arrays no comparison is a truth value
     bounds = [
         f"{sign} {bound:g}"
-        if bound == value or f"{bound:g}" != repr(value)
+        if (is_real and bound == value) or f"{bound:g}" != shown(value)
         else f"{sign} {bound!r}"
         for sign, bound in ((">", above), ("<", below), (">=", minimum), ("<=", maximum))
         if math.isfinite(bound)

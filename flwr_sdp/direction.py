@@ -52,9 +52,9 @@ WIDE = 65_536
 Rounding errors of float32 would show in one coordinate or another of most outputs.
 """
 
-# A segment of a smaller norm is taken for 0: beside norms that :func:`draw` takes, it is nothing,
-# and its reciprocal might be no number.
-_NOTHING = {np.dtype(np.float32): 1e-37, np.dtype(np.float64): 1e-300}
+# A segment of a smaller norm is taken for 0. Beside norms that :func:`draw` takes it is nothing,
+# and lengths in units of the grid (to 2^30, 2^53), divided by it, might be no numbers.
+_NOTHING = {np.dtype(np.float32): 1e-28, np.dtype(np.float64): 1e-290}
 
 # Bits of a coordinate as long as the vector: well fewer than arithmetic leaves in such a one.
 _GRID_BITS = {np.dtype(np.float32): 17, np.dtype(np.float64): 40}
@@ -100,8 +100,8 @@ def draw(
     rows : ndarray
         ``(n, dim)``. A zero row stands for the last axis.
     norms : ndarray
-        :func:`segment_norms` of the rows; those of whole rows are 0, or from 1e-20 to 1e30
-        (float32), from 1e-280 to 1e280 (float64).
+        :func:`segment_norms` of the rows; those of whole rows are 0, or from 1e-18 to 1e28
+        (float32), from 1e-270 to 1e280 (float64).
     dots, lengths : ndarray
         ``(n,)``. A length may be negative, and is then that of the opposite vector.
     rng : KeystreamGenerator
@@ -180,11 +180,12 @@ def _aims(norms: Floats, along: Floats, across: Floats, dtype: Any) -> Floats:
     """Return what to aim at for each row, shape ``(n, 4)``.
 
     What to multiply the row by to make it a unit vector; the lengths to give to what lies along
-    it and across; and 1 where it is taken for 0, and the last axis stands in its place, or else 0.
+    it and across; and 1 where it is taken for 0, and the last axis stands in its place, or else -0.
     """
     zero = ~(norms > _NOTHING[np.dtype(dtype)])
     factors = np.where(zero, 0.0, 1.0 / np.where(zero, 1.0, norms))
-    return np.stack([factors, along, across, zero], axis=1)
+    # -0.0 is what can be added to a coordinate without a change of its sign.
+    return np.stack([factors, along, across, np.where(zero, 1.0, -0.0)], axis=1)
 
 
 def _reflect(
@@ -246,7 +247,9 @@ def _draw_whole(
     """Draw rows that are not cut: as many together as fit into a block."""
     dim = rows.shape[1]
     dtype = noise_dtype(dim, out.dtype)
-    count = BLOCK // dim if dim <= WIDE else 1
+    # What is drawn in another dtype is copied twice: fewer at a time, for the copies to be small.
+    size = BLOCK if out.dtype == dtype else BLOCK // 4
+    count = max(size // dim, 1) if dim <= WIDE else 1
     for start in range(0, len(rows), count):
         part = slice(start, start + count)
         block = rows[part].astype(dtype, copy=False)

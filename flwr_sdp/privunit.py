@@ -7,7 +7,6 @@ Reconstruction and Its Applications in Private Federated Learning*, arXiv:1812.0
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -35,8 +34,8 @@ RULES: tuple[Rule, ...] = ("tight", "paper")
 # at 6e7 coordinates.
 _UNIT_TOLERANCE = 0.05
 
-# Below it the norm of an output is no number.
-_MIN_EPSILON = 1e-300
+# From there on the squared error is a number in every dimension.
+_MIN_EPSILON = 1e-140
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +72,8 @@ class PrivUnit:
     ``E|Z - u|^2 = scale**2 - 1``.
 
     **Cost.** O(dim) time, one pass, the same whatever is drawn and for whatever vector; memory is
-    the input, the output, and up to 5 MiB (float32) or 8 MiB (float64) that each thread keeps.
+    the input, the output, some 100 bytes a vector, and up to 10 MiB for each thread, which keeps
+    most of it.
 
     **Floating point.** The guarantee is that of the real-number mechanism, whose output is rounded
     to a grid: multiples of a power of two, 2^-17 to 2^-16 of :attr:`scale` in float32 (finer above
@@ -99,10 +99,10 @@ class PrivUnit:
             epsilon_flip=_validate.number("epsilon_flip", self.epsilon_flip, minimum=0.0),
         )
         object.__setattr__(self, "_cap", Cap(self.dim, self.cap_threshold))
-        if not self._mean > sys.float_info.min:
+        if not self._mean > 1e-154:
             raise ValueError(
-                "cap_threshold and epsilon_flip must not both be 0, or too near it for the scale "
-                "to be a number: the output would carry nothing of the input; got "
+                "cap_threshold and epsilon_flip must not both be 0, or too near it for the square "
+                "of the scale to be a number: the output would carry nothing of the input; got "
                 f"{self.cap_threshold!r} and {self.epsilon_flip!r}"
             )
 
@@ -117,7 +117,7 @@ class PrivUnit:
         dim : int
             Number of coordinates; at least 2, or 3 for ``rule="paper"``.
         epsilon : float
-            Local privacy budget of one release, at least 1e-300.
+            Local privacy budget of one release, at least 1e-140.
         rule : {"tight", "paper"}
             ``"tight"`` prices the cap exactly and splits the budget between flip and cap so that
             the output norm is smallest (there :math:`m = \gamma`). ``"paper"`` follows Theorem 1 to
@@ -185,7 +185,7 @@ class PrivUnit:
         Parameters
         ----------
         unit : ndarray or torch.Tensor
-            ``(dim,)`` or ``(n, dim)``, float32 or float64, each row of norm 1 up to 1e-3 (it is
+            ``(dim,)`` or ``(n, dim)``, float32 or float64, each row of norm 0.95 to 1.05 (it is
             normalised again inside).
         rng : generator, optional
             By default a secure one. A generator of this package, or one of NumPy or torch, which

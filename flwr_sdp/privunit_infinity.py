@@ -107,8 +107,9 @@ class PrivUnitInfinity:
         # paper's proof is one less when d + kappa is even, where ties would count as inside.
         matches = (dim + self.agreement_threshold) // 2 + 1
         object.__setattr__(self, "_cap", HypercubeCap(dim, matches))
-        scale = 1.0 / max(self._mean, 1e-323)
-        if not (self.epsilon > 0 and dim * scale * scale < math.inf):
+        # The mean is no number, or beyond the floats, where epsilon is not above 0.
+        scale = 1.0 / max(self._mean, 1e-323) if self.epsilon > 0 else math.inf
+        if not dim * scale * scale < math.inf:
             raise ValueError(
                 f"epsilon_flip must be a finite number > {-self.epsilon_cap:g}, the price of "
                 f"agreement_threshold {self.agreement_threshold} at dim {self.dim}, or the output "

@@ -19,6 +19,8 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from flwr_sdp import _validate
+
 FloatArray = NDArray[np.floating[Any]]
 
 BLOCK = 524_288
@@ -407,7 +409,7 @@ def seeded_generator(seed: int, *key: int | str) -> KeystreamGenerator:
     digest = hashlib.sha256(b"flwr-sdp seeded stream")
     for part in (seed, *key):
         if isinstance(part, bool) or not isinstance(part, int | str):
-            raise ValueError(f"a seed or key must be an int or a str; got {part!r}")
+            raise ValueError(f"a seed or key must be an int or a str; got {_validate.shown(part)}")
         text = str(part).encode()
         # Tagged and length-prefixed, so that ("ab", "c") and ("a", "bc") differ.
         digest.update(f"{type(part).__name__}:{len(text)}:".encode() + text)

@@ -38,7 +38,7 @@ class ScalarRelDP:
         Local privacy budget of one release, positive.
     num_bins : int
         k: the grid is ``accuracy * {0, ratio, ratio**2, ..., ratio**k}``, so k >= 1. It must
-        reach `max_norm`.
+        reach `max_norm`, up to rounding.
     accuracy : float
         :math:`\alpha`, positive: the error is relative above it and absolute below.
     ratio : float
@@ -88,12 +88,11 @@ class ScalarRelDP:
             ratio=_validate.number("ratio", self.ratio, above=1.0),
             max_norm=_validate.number("max_norm", self.max_norm, above=0.0, maximum=1e154),
         )
-        # In floats as they are used: a power that should just reach max_norm may round below it.
-        if not self._point(self.num_bins) >= self.max_norm:
+        if not self._top >= _least_top(self.ratio, self.num_bins, self.max_norm):
             raise ValueError(
                 "num_bins must be large enough that accuracy * ratio**num_bins >= max_norm "
                 f"({self.max_norm!r}); got {self.num_bins!r}, which reaches "
-                f"{self._point(self.num_bins)!r}"
+                f"{self._top!r}"
             )
         if not (fits_floats(self.accuracy, self.max_output) and math.isfinite(self.offset)):
             raise ValueError(
@@ -130,7 +129,7 @@ class ScalarRelDP:
         Returns
         -------
         ScalarRelDP
-            With the smallest k that reaches `max_norm`, checked after rounding. The defaults are
+            With the smallest k that reaches `max_norm`, up to rounding. The defaults are
             held at :math:`\alpha_0 \ge 2^{-40}` and :math:`\Delta \ge 2^{-30}`, finer than any
             update is known.
         """
@@ -152,7 +151,7 @@ class ScalarRelDP:
             )
         # The logarithms may round to the wrong side of an exact power.
         num_bins = max(estimate - 1, 1)
-        while _grid_point(accuracy, ratio, num_bins) < max_norm:
+        while _grid_point(accuracy, ratio, num_bins) < _least_top(ratio, num_bins, max_norm):
             num_bins += 1
         return cls(
             epsilon=epsilon, num_bins=num_bins, accuracy=accuracy, ratio=ratio, max_norm=max_norm
@@ -176,7 +175,7 @@ class ScalarRelDP:
         On a grid whose ratio is near 1, all points but 0 lie close to the top, and so does their
         mean: at a small epsilon it is 0 that is released as the larger number, a negative one.
         """
-        top = self._point(self.num_bins)
+        top = self._top
         return max(self._gain * (top - self._share * self._grid_mean), -self.min_output)
 
     @property
@@ -196,10 +195,11 @@ class ScalarRelDP:
     def deviation(self, r: float) -> float:
         """Return the standard deviation at `r`; its square may be below the floats."""
         clipped = self._clip(np.array([_validate.datum("r", r)]))
-        share, gain, top = self._share, self._gain, self._point(self.num_bins)
-        low, high = self._neighbours(self._interval(clipped))
+        share, gain, top = self._share, self._gain, self._top
+        _, low, high = self._interval(clipped)
         # In units of the top, since squares in those of the grid may be no numbers.
-        below, above = float((clipped - low)[0]) / top, float((high - clipped)[0]) / top
+        # Powers of arrays may be rounded otherwise than single ones, and so end below the number.
+        below, above = (max(float(each[0]), 0.0) / top for each in (clipped - low, high - clipped))
         # Var of the mixture: 1/gain of the rounded number, share of a uniform grid point.
         mean, square = self._mean_power(1), self._mean_power(2)
         lean = float(clipped[0]) / top - mean
@@ -232,44 +232,47 @@ class ScalarRelDP:
 
     def _privatize(self, r: Floats, rng: KeystreamGenerator) -> Floats:
         r = self._clip(r)
-        index = self._interval(r)
-        low, high = self._neighbours(index)
+        index, low, high = self._interval(r)
         index += rng.uniforms(r.size) * (high - low) < r - low
         return self._outputs(randomized_response(index, self.num_bins, self.epsilon, rng))
 
     def _clip(self, r: Floats) -> Floats:
-        return np.minimum(np.maximum(r, 0.0), self.max_norm)
+        # The last point may be below max_norm by roundings: what lies beyond it would be biased.
+        return np.minimum(np.maximum(r, 0.0), min(self.max_norm, self._top))
 
     # ------------------------------------------------------------------ the grid
     def _point(self, index: int) -> float:
         return _grid_point(self.accuracy, self.ratio, index)
 
+    @property
+    def _top(self) -> float:
+        return self._point(self.num_bins)
+
     def _points(self, index: Floats) -> Floats:
         return np.where(index > 0.0, self.accuracy * self.ratio**index, 0.0)
-
-    def _neighbours(self, index: Floats) -> Floats:
-        """Return the points at both ends of intervals, shape ``(2, n)``."""
-        ends: Floats = index + _BOTH_ENDS
-        return self._points(ends)
 
     def _outputs(self, index: Floats) -> Floats:
         outputs: Floats = self._gain * (self._points(index) - self._share * self._grid_mean)
         return outputs
 
-    def _interval(self, r: Floats) -> Floats:
-        """Return i such that `r` lies between grid points i and i + 1, with the same work for all.
+    def _interval(self, r: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return i and the grid points i and i + 1 around `r`, with the same work for all.
 
         On the finest grids, whose points are as close as floats, they may be neighbours of those.
         """
         last = self.num_bins - 1.0
-        above = np.maximum(r, self.accuracy) - self.accuracy
-        index: Floats = np.log1p(above / self.accuracy) / math.log1p(self.ratio - 1.0)
+        over = np.maximum(r, self.accuracy) - self.accuracy
+        index: Floats = np.log1p(over / self.accuracy) / math.log1p(self.ratio - 1.0)
         index = np.minimum(np.floor(index), last)
-        # The logarithms may round to the wrong side of an exact power.
-        low, high = self._neighbours(index)
-        index += high < r
-        index -= low > r
-        return np.minimum(index, last)
+        low, high = self._points(index + _BOTH_ENDS)
+        # The logarithms may round to the wrong side of an exact power. What is next to it is then
+        # found by a step: `r` lies so near the power that the last digits there do not matter.
+        up, down = (high < r) & (index < last), low > r
+        index += up
+        index -= down
+        below = low / np.where(down, self.ratio, 1.0) * (index > 0.0)
+        above = high * np.where(up, self.ratio, 1.0)
+        return index, np.where(up, high, below), np.where(down, low, above)
 
     @property
     def _share(self) -> float:
@@ -283,12 +286,22 @@ class ScalarRelDP:
 
     @property
     def _grid_mean(self) -> float:
-        return self._point(self.num_bins) * self._mean_power(1)
+        return self._top * self._mean_power(1)
 
     def _mean_power(self, power: int) -> float:
         """Return the mean of ``(v / v_k)**power`` over the k + 1 grid points, v_0 = 0 included."""
         bins, decay = self.num_bins, power * math.log1p(self.ratio - 1.0)
         return math.expm1(-bins * decay) / math.expm1(-decay) / (bins + 1)
+
+
+def _least_top(ratio: float, num_bins: int, max_norm: float) -> float:
+    """Return what the last grid point has to be, to be `max_norm` on paper.
+
+    A ratio that was written as a decimal was rounded by half an ulp, which its powers multiply; and
+    so were accuracy, power, product and `max_norm`. But no more than a thousandth of an interval.
+    """
+    rounding = (num_bins + 4.0) * sys.float_info.epsilon / 2.0
+    return max_norm * (1.0 - min(rounding, 1e-3 * (ratio - 1.0)))
 
 
 def _grid_point(accuracy: float, ratio: float, index: int) -> float:

@@ -48,7 +48,9 @@ class Selection:
             excluded=check_patterns("excluded", self.excluded),
         )
         if not isinstance(self.tied, Mapping):
-            raise ValueError(f"tied must map a second name to the first; got {self.tied!r}")
+            raise ValueError(
+                f"tied must map a second name to the first; got {_validate.shown(self.tied)}"
+            )
         check_patterns("tied", [*self.tied, *self.tied.values()])
         if chained := sorted(set(self.tied) & set(self.tied.values())):
             raise ValueError(f"tied must not tie to {chained[0]!r}, which is tied itself")
@@ -119,8 +121,9 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def check_patterns(name: str, patterns: Iterable[str]) -> tuple[str, ...]:
     """Return name patterns as a tuple, or raise ``ValueError``."""
     if not isinstance(patterns, Iterable):
-        raise ValueError(f"{name} must be names; got {patterns!r}")
+        raise ValueError(f"{name} must be names; got {_validate.shown(patterns)}")
     listed = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-    if not all(isinstance(each, str) for each in listed):
-        raise ValueError(f"{name} must be names; got {listed!r}")
+    for each in listed:
+        if not isinstance(each, str):
+            raise ValueError(f"{name} must be names; got one of type {type(each).__name__}")
     return listed

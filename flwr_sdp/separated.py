@@ -31,7 +31,7 @@ from flwr_sdp.randomness import as_generator
 from flwr_sdp.relative_magnitude import ScalarRelDP
 
 # Norms that vectors are drawn for as they are; others are rescaled, which takes longer.
-_MEASURED = {"float32": (1e-20, 1e30), "float64": (1e-280, 1e280)}
+_MEASURED = {"float32": (1e-18, 1e28), "float64": (1e-270, 1e280)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,7 +32,13 @@ def load(path: Path) -> Any:
     except OSError:
         raise
     except Exception as error:  # a broken pickle can raise anything
-        raise ValueError(f"{path} is not a pickle of arrays of bytes: {error}") from error
+        # Of what is in the file nothing is said: it is data, and errors may travel.
+        reason = str(error) if isinstance(error, _Refused) else type(error).__name__
+    raise ValueError(f"{path} is not a pickle of arrays of bytes: {reason}")
+
+
+class _Refused(pickle.UnpicklingError):
+    """What this module does not read, and why, in words that are not the file's."""
 
 
 class _Dtype:
@@ -41,7 +47,7 @@ class _Dtype:
     def __init__(self, name: Any, *_: Any) -> None:
         text = name.decode("ascii") if isinstance(name, bytes) else name
         if text not in ("u1", "|u1", "uint8"):
-            raise pickle.UnpicklingError(f"an array of {text!r}, not of unsigned bytes")
+            raise _Refused("an array of something else, not of unsigned bytes")
 
     def __setstate__(self, state: object) -> None:
         """Ignore byte order and fields, which bytes do not have."""
@@ -60,15 +66,15 @@ class _Array:
 def _array(data: Any, dtype: Any, shape: Any, order: Any) -> Pixels:
     """Return the array of a shape in given bytes."""
     if not isinstance(dtype, _Dtype) or not isinstance(data, bytes | bytearray):
-        raise pickle.UnpicklingError("an array without dtype or bytes")
+        raise _Refused("an array without dtype or bytes")
     if not all(type(size) is int and size >= 0 for size in shape) or math.prod(shape) != len(data):
-        raise pickle.UnpicklingError(f"an array of shape {shape} in {len(data)} bytes")
+        raise _Refused("an array of a shape that does not fit its bytes")
     return np.frombuffer(data, np.uint8).reshape(shape, order="F" if order == "F" else "C")
 
 
 def _empty_array(kind: Any, *_: Any) -> _Array:
     if kind is not _Array:
-        raise pickle.UnpicklingError("an array that is no plain array")
+        raise _Refused("an array that is no plain array")
     return _Array()
 
 
@@ -79,7 +85,7 @@ def _array_from_buffer(data: Any, dtype: Any, shape: Any, order: Any) -> Pixels:
 def _bytes_of(text: Any, encoding: Any) -> bytes:
     """Return bytes as Python 3 writes them for Python 2."""
     if not isinstance(text, str) or encoding != "latin1":
-        raise pickle.UnpicklingError("bytes in an unknown encoding")
+        raise _Refused("bytes in an unknown encoding")
     return text.encode("latin1")
 
 
@@ -98,14 +104,13 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return what may be called from a file, or refuse."""
-        try:
-            return _ALLOWED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
+        if (module, name) not in _ALLOWED:
+            raise _Refused("it asks for something that is no array of bytes")
+        return _ALLOWED[module, name]
 
     def persistent_load(self, pid: object) -> Any:
         """Refuse objects that are elsewhere."""
-        raise pickle.UnpicklingError("it refers to objects outside")
+        raise _Refused("it refers to objects outside")
 
 
 def _arrays(value: Any) -> Any:

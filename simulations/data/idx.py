@@ -63,22 +63,24 @@ def read(path: Path, dims: int) -> Pixels:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not a whole gzip file: {error}") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        data = None
+    if data is None:  # raised here, not to carry an error that quotes the file
+        raise ValueError(f"{path} is not a whole gzip file")
     start = 4 + 4 * dims
     magic = bytes((0, 0, _UNSIGNED_BYTES, dims))
     if data[:4] != magic:
         raise ValueError(
             f"{path} must be an IDX file of unsigned bytes in {dims} dimension(s), which begins "
-            f"with {magic.hex()}; it begins with {data[:4].hex() or 'nothing'}"
+            f"with {magic.hex()}; it begins with {'something else' if data else 'nothing'}"
         )
     if len(data) < start:
         raise ValueError(f"{path} is not whole: it ends after {len(data)} bytes")
     shape = tuple(int(size) for size in np.frombuffer(data, ">u4", count=dims, offset=4))
     if len(data) - start != math.prod(shape):
         raise ValueError(
-            f"{path} must have {math.prod(shape)} bytes of data, as its dimensions "
-            f"{shape} say; it has {len(data) - start}"
+            f"{path} must have as many bytes of data as its dimensions say; it has "
+            f"{'more' if len(data) - start > math.prod(shape) else 'fewer'}"
         )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 

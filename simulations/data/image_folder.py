@@ -60,12 +60,15 @@ def read_image(path: Path, side: int) -> Pixels:
     ValueError
         If it is not a whole image; the message names the file.
     """
+    colours, reason = None, ""
     try:
         # Strange metadata, or colours that become one: what counts are the pixels.
         with warnings.catch_warnings(action="ignore"), Image.open(path) as image:
             colours = image.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} is not a whole image: {error}") from error
+        reason = type(error).__name__
+    if colours is None:  # raised here, not to carry an error that quotes the file
+        raise ValueError(f"{path} is not a whole image: {reason}")
     middle = ImageOps.fit(colours, (side, side), Image.Resampling.BILINEAR, bleed=_BORDER)
     return np.asarray(middle, np.uint8)
 

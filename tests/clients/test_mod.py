@@ -550,7 +550,7 @@ def test_bad_numbers_are_refused_at_once(field, value):
         ({"budget": (50.0, 10.0)}, "budget must be"),
         ({"rule": "loose"}, "rule must be one of 'tight', 'paper'; got 'loose'"),
         ({"rule": 0}, "rule must be one of .*got 0"),
-        ({"excluded": [1]}, r"excluded must be names; got \(1,\)"),
+        ({"excluded": [1]}, r"excluded must be names; got one of type int"),
         ({"excluded": 5}, "excluded must be"),
         ({"released_metrics": [None]}, "released_metrics must be names"),
         ({"released_metrics": 5}, "released_metrics must be"),

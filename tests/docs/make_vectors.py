@@ -5,6 +5,7 @@ python tests/docs/make_vectors.py
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -66,6 +67,37 @@ class Recorder(KeystreamGenerator):
         return children
 
 
+class Given(KeystreamGenerator):
+    """A generator of given words."""
+
+    def __init__(self, words: list[int]) -> None:
+        super().__init__(bytes(32), secure=False)
+        self._words = iter(words)
+
+    def _keystream(self, buffer, count):
+        return np.array(list(itertools.islice(self._words, count)), dtype=np.uint64)
+
+
+# What the words of a key hardly ever lead to: the words, what is made of them, and why.
+GIVEN = (
+    ([0, 0, 2**62, 5], "log_uniforms", "high words of 0"),
+    ([2**64 - 1, 5, 2**64 - 2], "integers_below_3", "a word that is drawn again"),
+    ([2**63 + 1000, 2**61 + 1, 2**62], "normals_64", "a radius word below 2^27"),
+    ([2**32 * (2**29 + 1) + 1000, 2**62], "normals_32", "a radius word below 2^11"),
+    ([2**63 - 12345, 2**64 - 2**61], "normals_64", "u near 1"),
+    ([2**32 * (2**32 - 2**29) + 2**31 - 7], "normals_32", "u near 1"),
+)
+NUMBERS = {
+    "log_uniforms": lambda stream: stream.log_uniforms(1),
+    "integers_below_3": lambda stream: stream.integers(3, 1),
+    "normals_64": lambda stream: stream.normal(2),
+    "normals_32": lambda stream: stream.normal(2, np.float32),
+}
+
+# Coordinates in steps of the grid, ties among them.
+STEPS = (-2.5, -1.75, -1.5, 0.25, 0.5, 0.75, 1.5, 2.5)
+
+
 def key_of(name: str) -> bytes:
     """Return the key of a case's stream."""
     return seeded_generator(0, "vectors", name).bits(4).tobytes()
@@ -78,10 +110,21 @@ def record(name: str, call: Any, **fields: Any) -> dict[str, Any]:
     return {"name": name, "key": rng.key.hex(), **fields, "draws": rng.draws, "output": output}
 
 
+def grid_of(length: float, dim: int, dtype: Any) -> float:
+    (grid,) = direction.grid_of(np.array([length]), dim, dtype)
+    return float(grid)
+
+
+def rounded(steps: float) -> float:
+    """Return what a coordinate of so many steps of a grid of 1 becomes."""
+    out = np.array([steps])
+    direction._round(out, 1.0)
+    return float(out[0])
+
+
 def grid(length: float, vector: np.ndarray) -> float:
     """Return of what the coordinates of an output of this length are multiples."""
-    (grid,) = direction.grid_of(np.array([length]), vector.size, vector.dtype)
-    return float(grid)
+    return grid_of(length, vector.size, vector.dtype)
 
 
 def grid_of_report(mechanism: SeparatedMechanism, name: str, update: np.ndarray) -> float:
@@ -109,6 +152,37 @@ def unit_vector(dim: int) -> np.ndarray:
     return vector / np.linalg.norm(vector)
 
 
+def narrow_cases() -> list[dict[str, Any]]:
+    """Return reports of a cap whose first trial inside is rejected, one for each dot product."""
+    mechanism = PrivUnit(dim=17, cap_threshold=0.5, epsilon_flip=0.5)
+    whole = SeparatedMechanism(direction=mechanism, magnitude=ScalarDP.from_epsilon(4.0, 2.0))
+    cases = []
+    for what in ("inside", "outside", "anywhere"):
+        update = (what != "anywhere") * 1.5 * unit_vector(17)
+        for i in itertools.count():
+            case = report(f"report narrow 17 float64 {what} {i}", whole, update, 524_288)
+            kinds = [draw["kind"] for draw in case["draws"]]
+            (coin,) = case["draws"][3]["values"]
+            is_inside = not coin < -0.5 - math.log1p(math.exp(-0.5))
+            if kinds[6:8] == ["log_uniform", "uniform"] and is_inside == (what != "outside"):
+                cases.append(case)
+                break
+    return cases
+
+
+def report(name: str, whole: SeparatedMechanism, update: np.ndarray, block: int) -> dict[str, Any]:
+    return record(
+        name,
+        lambda rng: whole.privatize(update, rng),
+        **direction_fields(whole.direction, update.dtype, block),
+        epsilon_magnitude=whole.magnitude.epsilon,
+        num_bins=whole.magnitude.num_bins,
+        max_norm=2.0,
+        update=update.tolist(),
+        grid=grid_of_report(whole, name, update),
+    )
+
+
 def make() -> dict[str, Any]:
     """Return all cases."""
     stream = seeded_generator(7, "report", 3)
@@ -124,7 +198,24 @@ def make() -> dict[str, Any]:
         "normals_32": stream.normal(5, np.float32).tolist(),
         "word_of_first_spawned": str(stream.spawn(2)[0].bits(1)[0]),
         "next_word": str(stream.bits(1)[0]),
+        "other_key": ["\u00e9", -12],
+        "word_of_other_key": str(seeded_generator(7, "\u00e9", -12).bits(1)[0]),
+        "of_given_words": [
+            {
+                "name": name,
+                "words": list(map(str, words)),
+                kind: NUMBERS[kind](Given(words)).tolist(),
+            }
+            for words, kind, name in GIVEN
+        ],
     }
+    grids = [
+        [length, dim, 8 * np.dtype(dtype).itemsize, grid_of(length, dim, dtype)]
+        for length in (-3.0, 0.5, 1.0, 1e-44, 1e-322)
+        for dim in (2, 65536, 65537, 131072, 131073, 262145, 2**20)
+        for dtype in (np.float32, np.float64)
+    ]
+    roundings = [[steps, rounded(steps)] for steps in STEPS]
     magnitudes = [
         record(
             f"magnitude {scalar.epsilon:g} {r:g} {i}",
@@ -180,29 +271,21 @@ def make() -> dict[str, Any]:
             cases = [(product, what, values) for what, values in updates.items()]
             # Half of the magnitudes are negative.
             cases += [(quiet, f"0.7, noisy {i}", 0.7 * unit_vector(dim)) for i in range(2)]
+            if dim > 5:
+                cases.append((product, "ends in -0", np.append(unit_vector(dim - 1), -0.0)))
             for whole, what, values in cases:
-                update = values.astype(dtype)
                 name = f"report {dim} {epsilon:g} {np.dtype(dtype)} {what}"
-                reports.append(
-                    record(
-                        name,
-                        lambda rng, m=whole, u=update: m.privatize(u, rng),
-                        **direction_fields(mechanism, dtype, block),
-                        epsilon_magnitude=whole.magnitude.epsilon,
-                        num_bins=whole.magnitude.num_bins,
-                        max_norm=2.0,
-                        update=update.tolist(),
-                        grid=grid_of_report(whole, name, update),
-                    )
-                )
+                reports.append(report(name, whole, values.astype(dtype), block))
         finally:
             direction.BLOCK, randomness.BLOCK, direction.WIDE = saved
     return {
         "specification": "client-spec.md, version 4",
         "numbers": numbers,
         "magnitudes": magnitudes,
+        "grids": grids,
+        "roundings": roundings,
         "directions": directions,
-        "reports": reports,
+        "reports": reports + narrow_cases(),
     }
 
 

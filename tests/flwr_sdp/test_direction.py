@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from flwr_sdp import PrivUnit, direction, privunit, randomness, seeded_generator
+from flwr_sdp import PrivUnit, direction, privunit, randomness, seeded_generator, separated
 from flwr_sdp.direction import draw, sample_chi_squares, segment_norms
 from tests.statistics_helpers import (
     DotLaw,
@@ -186,13 +186,39 @@ def test_norms_and_lengths_of_any_size(dim, length, norm):
     assert output @ unit == pytest.approx(0.3 * length, rel=1e-4)
 
 
+SMALL = {
+    np.float32: [10.0**-exponent for exponent in range(0, 46)],
+    np.float64: [10.0**-exponent for exponent in (0, 1, 9, 99, *range(280, 324))],
+}
+
+
+def check_small_segments(dim, segment, dtype, smalls, count):
+    """Check that a vector has its law, as long as 1 and as short as it is drawn for as it is."""
+    unit = random_unit(dim)
+    for small in smalls:
+        for size in (1.0, 2.0 * separated._MEASURED[np.dtype(dtype).name][0]):
+            vector = size * unit
+            vector[segment] *= small / np.linalg.norm(unit[segment])
+            vector = vector.astype(dtype)
+            outputs = draws(vector, 0.3, count, "small", f"{small:g}")
+            np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-5)
+            wide = vector.astype(np.longdouble)
+            dots = outputs @ (wide / np.sqrt(wide @ wide)).astype(np.float64)
+            np.testing.assert_allclose(dots, 0.3, rtol=1e-4)
+
+
 @pytest.mark.usefixtures("short_blocks")
-def test_a_segment_whose_norm_has_no_reciprocal_is_taken_for_zero():
-    """Divided by it, lengths are no numbers."""
-    vector = random_unit(16).astype(np.float32)
-    vector[:4] = 1e-44
-    outputs = draws(vector, 0.3, 50, "lost")
-    np.testing.assert_allclose(np.linalg.norm(outputs, axis=1), 1.0, rtol=2e-5)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_segment_may_have_any_norm(dtype):
+    """Divided by a small one, lengths are no numbers: lengths are counted in units of the grid."""
+    check_small_segments(16, slice(0, 4), dtype, SMALL[dtype], 20)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_segment_may_have_any_norm_in_many_dimensions(dtype):
+    """Where the grid is finer."""
+    smalls = (1e-27, 1e-29, 1e-33, 3e-37) if dtype is np.float32 else (1e-289, 1e-296, 3e-300)
+    check_small_segments(600_000, slice(0, 300_000), dtype, smalls, 1)
 
 
 @pytest.mark.usefixtures("short_blocks")
@@ -317,10 +343,11 @@ def test_a_forked_process_has_threads_of_its_own():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_memory_is_the_output_and_what_a_thread_keeps(dtype):
+@pytest.mark.parametrize("count", [1, 100, 10_000])
+def test_memory_is_the_output_and_what_a_thread_keeps(dtype, count):
     """Neither the noise nor the input is there a second time; a copy would be 12 blocks."""
-    mechanism = PrivUnit.from_epsilon(12 * randomness.BLOCK, 100.0)
-    unit = random_unit(mechanism.dim, dtype=dtype)
+    mechanism = PrivUnit.from_epsilon(12 * randomness.BLOCK // count, 100.0)
+    unit = np.tile(random_unit(mechanism.dim, dtype=dtype), (count, 1))
     randomness._local.memory = None
     tracemalloc.start()
     try:
@@ -329,7 +356,7 @@ def test_memory_is_the_output_and_what_a_thread_keeps(dtype):
     finally:
         tracemalloc.stop()
     beyond = peak - output.nbytes
-    assert beyond < (7 if dtype is np.float32 else 10) * 2**20
+    assert beyond < (7 if dtype is np.float32 and count == 1 else 10) * 2**20
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])

@@ -7,8 +7,10 @@ two failures say, down to their causes, notes, warnings and log records, must be
 import io
 import itertools
 import logging
+import pickle
 import traceback
 import warnings
+from array import array
 from decimal import Decimal
 from fractions import Fraction
 from types import SimpleNamespace
@@ -24,9 +26,15 @@ from flwr_sdp import (
     SeparatedBudget,
     SeparatedMechanism,
     npy,
+    seeded_generator,
 )
 from flwr_sdp.clients import privatize_update
 from flwr_sdp.clients.update import UpdateLayout
+from flwr_sdp.released import Selection
+from simulations.data import array_pickle, cifar, idx, image_folder
+from simulations.data.text.comments import read_comments
+from simulations.data.text.text_files import lines
+from simulations.data.text.vocabulary import Vocabulary
 
 torch = pytest.importorskip("torch")
 
@@ -65,12 +73,20 @@ ARRAYS = {
     "complex tensor": lambda s: torch.tensor(vector(s)).to(torch.complex64),
     "sparse tensor": lambda s: torch.tensor(vector(s)).to_sparse(),
 }
-OTHERS = {
+CONTAINERS = {
     "list": lambda s: [s] * DIM,
+    "list of arrays": lambda s: [vector(s)],
+    "tuple": lambda s: (s, s),
     "dict": lambda s: {"weight": s},
+    "dict of arrays": lambda s: {"weight": vector(s)},
     "set": lambda s: {s},
-    "text": repr,
     "bytes": lambda s: repr(s).encode(),
+    "array of Python": lambda s: array("d", [s] * DIM),
+    "long text": lambda s: repr([s] * DIM),
+}
+OTHERS = {
+    **CONTAINERS,
+    "text": repr,
     "complex": lambda s: complex(s, s),
     "decimal": lambda s: Decimal(repr(s)),
     "negative": lambda s: -s,
@@ -103,29 +119,35 @@ CALLS = {
     "privatize_update, list": lambda data: update_of([np.zeros(3), data]),
     "privatize_update, dict": lambda data: update_of({"weight": np.zeros(3), "bias": data}),
 }
-# Data in the place of a setting, as when arguments are swapped.
+# Data in the place of a setting, as when arguments are swapped: the call, and the setting.
 SWAPPED = {
-    "PrivUnit.from_epsilon": lambda data: PrivUnit.from_epsilon(data, data),
+    "PrivUnit.from_epsilon, dim": lambda data: PrivUnit.from_epsilon(data, data),
     "PrivUnit, rule": lambda data: PrivUnit.from_epsilon(DIM, 1.0, rule=data),
-    "PrivUnitInfinity": lambda data: PrivUnitInfinity(
+    "PrivUnitInfinity, epsilon_flip": lambda data: PrivUnitInfinity(
         dim=DIM, agreement_threshold=2, epsilon_flip=data
     ),
-    "ScalarDP": lambda data: ScalarDP.from_epsilon(1.0, data),
-    "ScalarRelDP": lambda data: ScalarRelDP.from_epsilon(1.0, 1.0, accuracy=data),
-    "SeparatedBudget": lambda data: SeparatedBudget.from_total(data),
+    "ScalarDP, max_norm": lambda data: ScalarDP.from_epsilon(1.0, data),
+    "ScalarRelDP, accuracy": lambda data: ScalarRelDP.from_epsilon(1.0, 1.0, accuracy=data),
+    "SeparatedBudget, epsilon": lambda data: SeparatedBudget.from_total(data),
     "SeparatedMechanism, direction": lambda data: SeparatedMechanism(
         direction=data, magnitude=SCALAR
     ),
     "SeparatedMechanism, magnitude": lambda data: SeparatedMechanism(
         direction=DIRECTION, magnitude=data
     ),
-    "SeparatedMechanism.from_budget": lambda data: SeparatedMechanism.from_budget(DIM, data, data),
+    "SeparatedMechanism.from_budget, budget": lambda data: SeparatedMechanism.from_budget(
+        DIM, data, data
+    ),
     "privatize_update, budget": lambda data: privatize_update([data], budget=data, max_norm=1.0),
     "privatize_update, max_norm": lambda data: privatize_update(
         [np.zeros(3)], budget=BUDGET, max_norm=data
     ),
     "rng": lambda data: SCALAR.privatize(0.5, data),
     "threads": lambda data: PRODUCT.privatize(np.zeros(DIM), threads=data),
+    "seeded_generator, a seed or key": lambda data: seeded_generator(1, data),
+    "Selection, trainable": lambda data: Selection(trainable=[data]),
+    "Selection, excluded": lambda data: Selection(excluded=["w", data]),
+    "Selection, tied": lambda data: Selection(tied=data),
 }
 
 
@@ -196,7 +218,54 @@ def test_data(name, caplog):
 
 @pytest.mark.parametrize("name", SWAPPED)
 def test_data_in_the_place_of_a_setting(name, caplog):
-    assert all(check(SWAPPED[name], make, caplog) for make in ARRAYS.values())
+    """Numbers and short texts are settings, and quoted; the text names which one is wrong."""
+    field = name.rpartition(", ")[2]
+    for what, make in {**ARRAYS, **CONTAINERS}.items():
+        said = check(SWAPPED[name], make, caplog)
+        is_setting = what == "long text" and field in ("a seed or key", "trainable", "excluded")
+        assert is_setting or said.startswith(f"{field} must "), (what, said)
+
+
+FILES = {
+    "array_pickle, texts": (array_pickle.load, lambda s: pickle.dumps(repr(s))[:-4]),
+    "array_pickle, floats": (array_pickle.load, lambda s: pickle.dumps(vector(s))),
+    "array_pickle, names": (array_pickle.load, lambda s: f"cos\nname{s}\n.".encode()),
+    "array_pickle, dtype": (array_pickle.load, lambda s: f"cnumpy\ndtype\n(V{s}\ntR.".encode()),
+    "cifar, keys": (cifar.read_batch, lambda s: pickle.dumps({repr(s): 1, "data": 2})),
+    "cifar, data": (cifar.read_batch, lambda s: pickle.dumps({"data": s, "labels": s})),
+    "idx, magic": (lambda path: idx.read(path, 1), lambda s: repr(s).encode()[2:] * 9),
+    "idx, size": (
+        lambda path: idx.read(path, 1),
+        lambda s: b"\0\0\x08\x01" + int(s * 1e6).to_bytes(4, "big") + b"1",
+    ),
+    "idx, gz": (lambda path: idx.read(path, 1), lambda s: repr(s).encode()[2:] * 9),
+    "image": (lambda path: image_folder.read_image(path, 8), lambda s: repr(s).encode() * 9),
+    "lines": (lambda path: list(lines(path)), lambda s: repr(s).encode() + b"\xff"),
+    "lines, gz": (lambda path: list(lines(path)), lambda s: repr(s).encode()[2:] * 9),
+    "lines, bz2": (lambda path: list(lines(path)), lambda s: repr(s).encode() * 9),
+    "lines, xz": (lambda path: list(lines(path)), lambda s: repr(s).encode() * 9),
+    "comments": (lambda path: read_comments([path]), lambda s: repr(s).encode() + b"x"),
+    "comments, number": (lambda path: read_comments([path]), lambda s: repr(s).encode() * 999),
+    "vocabulary, other": (Vocabulary.load, lambda s: f"{s}\n".encode()),
+    "vocabulary, bytes": (Vocabulary.load, lambda s: repr(s).encode() + b"\xff"),
+    "vocabulary, space": (Vocabulary.load, lambda s: SPECIAL_LINES + f"{s} {s}\n".encode()),
+    "vocabulary, twice": (Vocabulary.load, lambda s: SPECIAL_LINES + f"{s}\n{s}\n".encode()),
+    "vocabulary, cut": (Vocabulary.load, lambda s: SPECIAL_LINES + repr(s).encode()),
+}
+SPECIAL_LINES = b"<s>\n</s>\n<unk>\n"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_data(name, caplog, tmp_path):
+    """Of a file that cannot be read its path is named, and nothing of what is in it."""
+    read, make = FILES[name]
+    path = tmp_path / f"data.{name.rpartition(' ')[2]}"
+
+    def load(data):
+        path.write_bytes(data)
+        read(path)
+
+    assert check(load, make, caplog).startswith(f"{path}")
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])

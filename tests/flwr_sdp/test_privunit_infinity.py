@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from flwr_sdp import KeystreamGenerator, PrivUnitInfinity, privunit_infinity, seeded_generator
+from flwr_sdp import (
+    KeystreamGenerator,
+    PrivUnitInfinity,
+    _validate,
+    privunit_infinity,
+    seeded_generator,
+)
 from flwr_sdp._numerics import MAX_DIM
 from flwr_sdp.hypercube import HypercubeCap, fewest_matches, matches_for_log_odds
 from flwr_sdp.privunit import RULES
@@ -1005,7 +1011,8 @@ BAD_FIELDS = {
     ids=repr,
 )
 def test_bad_parameters(field, value):
-    with pytest.raises(ValueError, match=f"^{field} must be .*got {re.escape(repr(value))}"):
+    text = re.escape(_validate.shown(value))
+    with pytest.raises(ValueError, match=f"^{field} must be .*got {text}"):
         PrivUnitInfinity(**(GOOD | {field: value}))
 
 
@@ -1024,7 +1031,8 @@ BAD_BUDGETS = {
 )
 def test_bad_budgets(field, value):
     parameters = {"dim": 10, "epsilon": 1.0} | {field: value}
-    with pytest.raises(ValueError, match=f"^{field} must be .*got {re.escape(repr(value))}"):
+    text = re.escape(_validate.shown(value))
+    with pytest.raises(ValueError, match=f"^{field} must be .*got {text}"):
         PrivUnitInfinity.from_epsilon(**parameters)
 
 
@@ -1036,6 +1044,8 @@ def test_bad_budgets(field, value):
         (9, 0, -0.1),
         (2, 1, -1.2),  # p / (1 - p) below P(cap) / P(rest)
         (10**6, 10**6 - 1, -690_000.0),  # a scale beyond every float
+        (9, 0, -710.0),  # e^710 is one as well
+        (9, 0, -1e300),
     ],
 )
 def test_mechanisms_that_release_nothing(dim, kappa, flip):

@@ -1,8 +1,10 @@
 """ScalarRelDP: against the oracle, against its exact finite law, its samples against that law."""
 
 import dataclasses
+import itertools
 import math
 import re
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_sdp import ScalarDP, ScalarRelDP, seeded_generator
+from flwr_sdp import ScalarDP, ScalarRelDP, _validate, seeded_generator
 from tests.statistics_helpers import (
     PROPERTY,
     GivenUniform,
@@ -195,12 +197,37 @@ def test_exact_powers_are_reached(power):
         max_norm = accuracy * ratio**power
         mechanism = ScalarRelDP.from_epsilon(5.0, max_norm, accuracy=accuracy, ratio=ratio)
         assert mechanism.num_bins == power
-        above = math.nextafter(max_norm, math.inf)
+        above = max_norm * (1.0 + 1e-13)
         longer = ScalarRelDP.from_epsilon(5.0, above, accuracy=accuracy, ratio=ratio)
         assert longer.num_bins == power + 1
         with pytest.raises(ValueError, match="num_bins must be large enough"):
             dataclasses.replace(mechanism, max_norm=above)
         assert mechanism.privatize(max_norm, seeded_generator(70)) <= mechanism.max_output
+
+
+def test_decimals_that_are_reached_on_paper_are_reached():
+    """Settings of up to three digits: in a third of these floats end below max_norm.
+
+    The last point is released as it is, and a number at max_norm, clipped to it, without a bias.
+    """
+    rounded_down = 0
+    settings = itertools.product((7, 9, 14, 23, 28), (110, 115, 160, 190, 305), (1, 3, 5, 9))
+    for percent, hundredths, bins in settings:
+        top = Fraction(percent, 100) * Fraction(hundredths, 100) ** bins
+        accuracy, ratio, max_norm = percent / 100, hundredths / 100, float(top)
+        given = {"epsilon": 40.0, "accuracy": accuracy, "ratio": ratio, "max_norm": max_norm}
+        mechanism = ScalarRelDP(num_bins=bins, **given)
+        assert ScalarRelDP.from_epsilon(**given).num_bins == bins
+        rounded_down += accuracy * ratio**bins < max_norm
+        outputs, law = output_law(mechanism, max_norm)
+        assert outputs @ law == pytest.approx(max_norm, rel=1e-14)
+        drawn = mechanism.privatize(np.array([max_norm, 2.0 * max_norm]), seeded_generator(71))
+        np.testing.assert_allclose(drawn, max_norm, rtol=1e-14)
+        assert mechanism.mean_squared_error(max_norm) < 1e-9 * max_norm**2
+        assert dataclasses.replace(mechanism, epsilon=1e4).deviation(max_norm) < 1e-7 * max_norm
+        with pytest.raises(ValueError, match="num_bins must be large enough"):
+            dataclasses.replace(mechanism, max_norm=max_norm * (1.0 + 1e-14))
+    assert rounded_down == 37
 
 
 @pytest.mark.parametrize(
@@ -212,8 +239,10 @@ def test_interval_holds_its_number(accuracy, ratio):
     for index in range(1, mechanism.num_bins):
         point = mechanism._point(index)
         for r in (math.nextafter(point, 0.0), point, math.nextafter(point, math.inf)):
-            low, high = mechanism._neighbours(mechanism._interval(np.array([r])))
+            at, low, high = mechanism._interval(np.array([r]))
             assert low <= r <= high
+            ends = [mechanism._point(int(i)) for i in (at[0], at[0] + 1)]
+            np.testing.assert_allclose([low[0], high[0]], ends, rtol=1e-15)
 
 
 @PROPERTY
@@ -225,7 +254,7 @@ def test_interval_holds_its_number(accuracy, ratio):
 def test_smallest_number_of_bins(max_norm, share, ratio):
     mechanism = ScalarRelDP.from_epsilon(3.0, max_norm, accuracy=share * max_norm, ratio=ratio)
     bins = mechanism.num_bins
-    assert mechanism._point(bins) >= max_norm
+    assert mechanism._point(bins) >= max_norm * (1.0 - 1e-9)
     if bins > 1:
         assert mechanism._point(bins - 1) < max_norm
 
@@ -429,7 +458,7 @@ class AlwaysRoundsDown(ScalarRelDP):
     __slots__ = ()
 
     def _clip(self, r):
-        return self._points(self._interval(super()._clip(r)))
+        return self._interval(super()._clip(r))[1]
 
 
 @pytest.mark.parametrize("mechanism", DRAWN[1:], ids=lambda m: f"eps{m.epsilon:g}")
@@ -548,11 +577,12 @@ BAD_FIELDS = {
     ids=repr,
 )
 def test_bad_parameters(field, value):
-    with pytest.raises(ValueError, match=f"^{field} must be .*got {re.escape(repr(value))}"):
+    text = re.escape(_validate.shown(value))
+    with pytest.raises(ValueError, match=f"^{field} must be .*got {text}"):
         ScalarRelDP(**(GOOD | {field: value}))
     if field != "num_bins" and value is not None:
         parameters = {name: GOOD[name] for name in ("epsilon", "max_norm", "accuracy", "ratio")}
-        with pytest.raises(ValueError, match=f"^{field} must be .*got {re.escape(repr(value))}"):
+        with pytest.raises(ValueError, match=f"^{field} must be .*got {text}"):
             ScalarRelDP.from_epsilon(**(parameters | {field: value}))
 
 

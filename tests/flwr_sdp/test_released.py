@@ -303,7 +303,7 @@ def test_ties_to_lists_are_refused(tied):
 
 def test_check_patterns_says_what_it_checked():
     assert check_patterns("released_metrics", "loss") == ("loss",)
-    with pytest.raises(ValueError, match=r"released_metrics must be names; got \(5,\)"):
+    with pytest.raises(ValueError, match=r"released_metrics must be names; got one of type int"):
         check_patterns("released_metrics", [5])
 
 

@@ -73,9 +73,11 @@ def clean(body: str) -> str:
 
 def _comment(path: Path, number: int, line: str) -> tuple[str, str]:
     try:
-        comment = json.loads(line)
+        comment, reason = json.loads(line), ""
     except ValueError as error:
-        raise ValueError(f"{path}, line {number}, is not JSON: {error}") from error
+        reason = getattr(error, "msg", type(error).__name__)
+    if reason:  # raised here, not to carry an error that has the line
+        raise ValueError(f"{path}, line {number}, is not JSON: {reason}")
     if not isinstance(comment, dict):
         raise ValueError(
             f"{path}, line {number}, must be a JSON object; got {type(comment).__name__}"

@@ -76,7 +76,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     ValueError
         If the file is not whole, or not UTF-8; the message names it, and the line.
     """
-    number = 0
+    number, reason = 0, ""
     try:
         with _open(path) as file:
             for number, line in enumerate(file, 1):
@@ -84,13 +84,15 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                     line = line.removeprefix(codecs.BOM_UTF8)
                 yield number, line.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}, line {number}, is not UTF-8: {error.reason}") from None
+        reason = f"{path}, line {number}, is not UTF-8: {error.reason}"
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        raise _broken(path, error) from error
+        reason = _broken(path, error)
     except OSError as error:
         if error.errno is not None:  # the system's, not bz2's about its data
             raise
-        raise _broken(path, error) from error
+        reason = _broken(path, error)
+    if reason:  # raised here, not to carry an error that quotes the file
+        raise ValueError(reason)
 
 
 def _without_compression(path: Path) -> Path:
@@ -123,7 +125,6 @@ class _ZstandardFile(io.RawIOBase):
             self._zstandard: Any = import_module("zstandard")
         except ImportError as error:
             raise ImportError(f"{path} needs zstandard: pip install zstandard") from error
-        self._path = path
         self._file = path.open("rb")
         self._frame: Any = None
         self._compressed = b""
@@ -141,7 +142,7 @@ class _ZstandardFile(io.RawIOBase):
             self._compressed = self._compressed or self._file.read(self._CHUNK)
             if not self._compressed:
                 if self._frame is not None:
-                    raise _broken(self._path, "it ends within a frame")
+                    raise EOFError
                 return 0
             self._decompress()
         count = min(len(buffer), len(self._content))
@@ -155,12 +156,14 @@ class _ZstandardFile(io.RawIOBase):
             self._frame = decoder.decompressobj()
         try:
             self._content = memoryview(self._frame.decompress(self._compressed))
-        except self._zstandard.ZstdError as error:
-            raise _broken(self._path, error) from error
+        except self._zstandard.ZstdError:
+            raise zlib.error from None  # as of the other formats
         self._compressed = self._frame.unused_data
         if self._frame.eof:
             self._frame = None
 
 
-def _broken(path: Path, error: object) -> ValueError:
-    return ValueError(f"{path} is not a whole {path.suffix} file: {error}")
+def _broken(path: Path, error: Exception) -> str:
+    """Return what is wrong with a file, of whose content nothing is said."""
+    early = ": it ends too early" if isinstance(error, EOFError) else ""
+    return f"{path} is not a whole {path.suffix} file{early}"

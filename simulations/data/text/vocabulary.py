@@ -85,15 +85,13 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         if self.tokens[: len(SPECIAL)] != SPECIAL:
-            raise ValueError(
-                f"tokens must begin with {', '.join(SPECIAL)}; got {self.tokens[: len(SPECIAL)]}"
-            )
-        for token in self.tokens:
+            raise ValueError(f"tokens must begin with {', '.join(SPECIAL)}; got others")
+        for number, token in enumerate(self.tokens, 1):
             if not token or token.split() != [token]:
-                raise ValueError(f"tokens must be words without spaces; got {token!r}")
-        (token, count), *_ = Counter(self.tokens).most_common(1)
-        if count > 1:
-            raise ValueError(f"tokens must be different; got {token!r} {count} times")
+                raise ValueError(f"tokens must be words without spaces; number {number} is none")
+        if len(set(self.tokens)) < len(self.tokens):
+            (_, count), *_ = Counter(self.tokens).most_common(1)
+            raise ValueError(f"tokens must be different; got one of them {count} times")
 
     @classmethod
     def from_corpus(cls, corpus: Corpus, size: int) -> Vocabulary:
@@ -153,7 +151,10 @@ class Vocabulary:
             # By line feeds alone: a word may have a character that other readers take for one.
             *tokens, rest = path.read_bytes().decode().split("\n")
             if rest:
-                raise ValueError(f"the last line, {rest!r}, does not end")
+                raise ValueError("the last line does not end")
             return cls(tuple(tokens))
+        except UnicodeDecodeError:  # it carries the whole file
+            reason = "it is not UTF-8"
         except ValueError as error:
-            raise ValueError(f"{path} is not a vocabulary, a token a line: {error}") from error
+            reason = str(error)
+        raise ValueError(f"{path} is not a vocabulary, a token a line: {reason}")

@@ -178,6 +178,7 @@ def test_no_report_gives_a_cosine_beyond_the_narrowest_cap():
     [
         ([], 2, "reports must be a PrivUnit, or a list of one or more"),
         ([0.5], 2, "reports must be a PrivUnit"),
+        *((other, 2, "reports must be a PrivUnit") for other in (None, 5, PrivUnit)),
         (unit(10, 1.0), 1, "dim_target must be an integer >= 2 and <= 10; got 1"),
         ([unit(10, 1.0), unit(5, 1.0)], 6, "dim_target must be .* <= 5; got 6"),
         (unit(10, 1.0), 2.0, "dim_target must be an integer"),

@@ -64,14 +64,12 @@ class Calls:
 
 
 @pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize(
-    ("function", "name"), [(os.system, "system"), (eval, "eval"), (np.load, "load")]
-)
-def test_a_call_is_refused_and_not_made(tmp_path, protocol, function, name):
+@pytest.mark.parametrize("function", [os.system, eval, np.load])
+def test_a_call_is_refused_and_not_made(tmp_path, protocol, function):
     witness = tmp_path / "was-here"
     argument = f"touch {witness}" if function is os.system else f"open({str(witness)!r}, 'w')"
     facts = {"data": Calls(function, argument), "labels": [1]}
-    refused(tmp_path, pickle.dumps(facts, protocol=protocol), f"it asks for .*{name}")
+    refused(tmp_path, pickle.dumps(facts, protocol=protocol), "it asks for something")
     assert not witness.exists()
     pickle.loads(  # noqa: S301
         pickle.dumps(Calls(os.system, f"touch {witness}"), protocol=protocol)
@@ -85,7 +83,7 @@ def test_a_call_is_refused_and_not_made(tmp_path, protocol, function, name):
      "simulations.data.array_pickle\nload", "numpy.core.multiarray\nscalar"],
 )  # fmt: skip
 def test_any_other_name_is_refused(tmp_path, name):
-    refused(tmp_path, b"c" + name.encode() + b"\n.", "it asks for " + name.replace("\n", "."))
+    refused(tmp_path, b"c" + name.encode() + b"\n.", "it asks for something")
 
 
 def test_objects_outside_are_refused(tmp_path):
@@ -111,7 +109,7 @@ def facts(**changes):
         (b"\x89PNG", "not a pickle"),
         (facts()[:-200], "not a pickle"),
         (pickle.dumps([1, 2]), "must hold a dictionary; got list"),
-        (facts(labels=None), r"must have an entry 'labels'; it has \['data'\]"),
+        (facts(labels=None), "must have an entry 'labels'; it has 1 others"),
         (facts(data=None), "must have an entry 'data'"),
         (facts(data=[1, 2, 3]), "data must be rows of 3072 unsigned bytes; got .*list"),
         (facts(data=np.zeros((3, 3071), np.uint8)), r"got uint8 \(3, 3071\)"),
@@ -134,7 +132,7 @@ def test_a_shape_that_does_not_fit_its_bytes_is_refused(tmp_path):
     width = (3072).to_bytes(4, "little")
     for wrong in (3073, 3071, -3072, 2**31 - 1):
         changed = data.replace(b"J" + width, b"J" + wrong.to_bytes(4, "little", signed=True), 1)
-        refused(tmp_path, changed, "an array of shape")
+        refused(tmp_path, changed, "an array of a shape")
 
 
 def test_a_missing_file_is_no_broken_one(tmp_path):
