@@ -79,7 +79,8 @@ def segment_norms(rows: FloatArray, threads: int = 1) -> Floats:
     else:
         count = max(BLOCK // rows.shape[1], 1)
         pieces = [rows[start : start + count] for start in range(0, len(rows), count)]
-    norms = _map(_norms, pieces, threads)
+    dtype = noise_dtype(rows.shape[1], rows.dtype)
+    norms = _map(lambda piece: _norms(piece, dtype), pieces, threads)
     return np.concatenate([*norms, np.empty(0)]).reshape(len(rows), len(bounds))
 
 
@@ -226,18 +227,19 @@ def sample_chi_squares(freedom: Floats, rng: KeystreamGenerator) -> Floats:
     return draws
 
 
-def _norms(rows: FloatArray) -> Floats:
-    """Return the norms of rows that fit into a block."""
-    wide = scratch(np.float64, rows.size).reshape(rows.shape)
+def _norms(rows: FloatArray, dtype: Any) -> Floats:
+    """Return the norms of rows that fit into a block; `dtype` is that of the whole rows' noise."""
+    scaled = scratch(dtype, rows.size).reshape(rows.shape)
     exponents = np.zeros(len(rows), dtype=np.intc)
-    if rows.dtype == np.float32:
-        np.copyto(wide, rows)  # whose squares float64 has room for
+    if rows.dtype != dtype:
+        np.copyto(scaled, rows)  # float32, for whose squares float64 has room
     else:
+        most = 1000 if rows.dtype == np.float64 else 120  # of which both powers are numbers
         peaks = np.maximum(rows.max(axis=1), -rows.min(axis=1))
-        exponents = np.clip(np.frexp(peaks)[1], -1000, 1000)
-        np.multiply(rows, np.ldexp(1.0, -exponents)[:, None], out=wide)
+        exponents = np.clip(np.frexp(peaks)[1], -most, most)
+        np.multiply(rows, np.ldexp(rows.dtype.type(1.0), -exponents)[:, None], out=scaled)
     with np.errstate(over="ignore"):
-        norms: Floats = np.ldexp(np.sqrt(NumPyRows.dots(wide, wide)), exponents)
+        norms: Floats = np.ldexp(np.sqrt(NumPyRows.dots(scaled, scaled)), exponents)
     return norms
 
 

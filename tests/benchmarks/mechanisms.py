@@ -100,7 +100,7 @@ def long_vectors(dim: int, rounds: int) -> list[Row]:
     return [
         (f"secure normals, {at}", one["normals"] / one["pcg"], None),
         (f"PrivUnit, {at}", one["PrivUnit"] / one["pcg"], 0.5),
-        (f"PrivUnit, {at}, 2 threads", two["PrivUnit"] / two["pcg"], 0.3),
+        (f"PrivUnit, {at}, 2 threads", two["PrivUnit"] / two["pcg"], 0.4),
         (f"PrivUnit x ScalarDP, {at}", one["product"] / one["pcg"], None),
         (f"PrivUnitInfinity, {at}", one["cube"] / one["pcg"], None),
     ]
