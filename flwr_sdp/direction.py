@@ -260,7 +260,8 @@ def _draw_whole(
             _draw_row(noise[0], block[0], aims[start].tolist(), grids[start], rng)
         else:
             _draw_rows(noise, block, aims[part], grids[part], rng)
-        out[part] = noise
+        if noise.dtype != out.dtype:
+            out[part] = noise
 
 
 def _draw_row(
