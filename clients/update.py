@@ -86,8 +86,9 @@ class UpdateLayout:
         Raises
         ------
         ValueError
-            If a released array as it was received is not finite, or a dtype has no room for such
-            reports, or is too coarse for any. The message names arrays, never their values.
+            If a released array as it was received is not finite, or any other has NaN in it; if a
+            dtype has no room for such reports, or is too coarse for any. The message names arrays,
+            never their values.
         """
         steps, most = [], float(np.finfo(self.dtype).max)
         for name, array in self.received.items():
@@ -119,7 +120,8 @@ class UpdateLayout:
         if not longest >= min(steps):
             raise ValueError(
                 f"max_norm must be larger: reports of {longest:g} carry nothing, since the numbers "
-                f"of the model stay as they are when it is added to them in {' and '.join(dtypes)}"
+                f"of the model stay as they are when it is added to them in "
+                f"{' and '.join(sorted(dtypes))}"
             )
 
     def difference(self, trained: Mapping[str, Array]) -> NDArray[Any]:
